@@ -59,7 +59,7 @@ def resolved(name: str) -> tuple[Any, Any]:
 def costs(name: str, module: Any, cfg: Any, again: bool) -> Any:
     """Costs of a case's system: kept, or measured now."""
     from shoal.planning.command import envs_of
-    from shoal.planning.costs import read
+    from shoal.planning.costs_file import read
     from shoal.planning.measuring import measure
     from shoal.planning.scan import points
 

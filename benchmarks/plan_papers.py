@@ -193,7 +193,7 @@ def beyond(folder: Path) -> list[list[Any]]:
     what the switches that there are do to it."""
     import plan
 
-    from shoal.planning.costs import read
+    from shoal.planning.costs_file import read
     from shoal.planning.scan import Planner, Point, advice
 
     switches = {"impala-pong": ({}, {"learners": 32}), "apex-dqn-pong": ({}, {"replay_shards": 32}),

@@ -40,7 +40,7 @@ _HOME = {
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
-        raise AttributeError(f"module 'shoal' has no attribute '{name}'")
+        raise AttributeError(f"module 'shoal' has no attribute '{name}'{_trained(name)}")
     if "shoal.api" not in sys.modules:
         from shoal.dependencies import unsuitable
 
@@ -49,6 +49,18 @@ def __getattr__(name: str) -> Any:
     if name == "systems":
         return importlib.import_module("shoal.systems")
     return getattr(importlib.import_module(_HOME.get(name, "shoal.api")), name)
+
+
+def _trained(name: str) -> str:
+    """Return how a system is trained, where a name is written as its class is elsewhere (``PPO``); else nothing."""
+    if not name[:1].isupper():
+        return ""
+    from shoal.settings.other_names import ALIASES
+    from shoal.systems import SYSTEMS
+
+    asked = name.lower().replace("_", "-")
+    system = ALIASES.get(asked, asked)
+    return f": shoal.train('{system}', env=...) trains {name}" if system in SYSTEMS else ""
 
 
 def __dir__() -> list[str]:

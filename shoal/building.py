@@ -36,7 +36,7 @@ from shoal.learning.algorithm import Algorithm as Algorithm
 from shoal.learning.learner import SGDLearner as SGDLearner
 from shoal.learning.off_policy import OffPolicy as OffPolicy, QLearningConfig as QLearningConfig
 from shoal.learning.optimiser import OptimiserConfig as OptimiserConfig, make_optimiser as make_optimiser
-from shoal.learning.ppo_learner import PPOConfig as PPOConfig, PPOLearner as PPOLearner
+from shoal.learning.ppo_learner import PPOLearner as PPOLearner
 from shoal.nets import MLP as MLP
 from shoal.nets.actor_critic import ActorCritic as ActorCritic, PolicyValue as PolicyValue
 from shoal.nets.box_network import BoxNetwork as BoxNetwork, Critic as Critic
@@ -75,7 +75,7 @@ from shoal.systems.r2d2 import (
     RecurrentQConfig as RecurrentQConfig,
     RecurrentQLearning as RecurrentQLearning,
 )
-from shoal.systems.recurrent_ppo import PPO as PPO, ppo_loss as ppo_loss
+from shoal.systems.recurrent_ppo import PPO as PPO, PPOConfig as PPOConfig, ppo_loss as ppo_loss
 from shoal.topology.channels import (
     parameters as parameters,
     queue as queue,

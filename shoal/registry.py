@@ -39,7 +39,7 @@ class Registry(Generic[T]):
         if name in self.built_in or is_own(name):
             return
         near = nearest(name, tuple(self.built_in))
-        known = f": expected {', '.join(self.built_in)}, or MODULE:CLASS of your own"
+        known = f": expected {', '.join(self.built_in)}, or MODULE:CLASS or FILE.py:CLASS of your own"
         hint = f"; did you mean '{near}'?" if near else known
         raise UsageError(f"unknown {self.what} '{excerpt(name)}'{hint}")
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from shoal.untrusted import printable
+from shoal.untrusted import one_line, printable
 
 OFF_TERMINAL = 160  # columns of what Shoal lays out where no terminal shows it
 
@@ -34,6 +34,13 @@ def styled(stream: Any) -> Any:
     """The stream beneath, for what Shoal itself draws with colours and moves of the cursor: whoever writes there makes
     text of what a file says (``untrusted.one_line``)."""
     return stream.stream if isinstance(stream, Plain) else stream
+
+
+def cell(text: str) -> Any:
+    """``text`` as rich shows it on one line, which takes brackets in a ``str`` for styles and links."""
+    from rich.text import Text
+
+    return Text(one_line(text))
 
 
 @contextlib.contextmanager

@@ -3,14 +3,16 @@ of them is text."""
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
 import reprlib
 import stat
 from collections.abc import Iterator
+from html import escape
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, BinaryIO, TextIO
 
 from shoal.errors import UsageError
 
@@ -24,8 +26,11 @@ WIDEST = 1 << 128  # integers: the state of a random generator is the widest tha
 MAX_COUNTER = 1 << 53  # of a counter: what a float still holds exactly
 MAX_QUOTED_CHARACTERS = 200  # characters of a value in a sentence
 FOREIGN = ("wandb",)  # folders of a run that another program fills, with links of its own
-# What moves the cursor, talks to the terminal or changes the direction of text; a line ends with \n, a column with \t
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
+# What moves the cursor, talks to the terminal, changes the direction of text or is no character, so that no file of
+# UTF-8 or XML takes it; a line ends with \n, a column with \t
+_CONTROLS = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff\ufffe\uffff]"
+)
 _BREAKS = re.compile(r"[\n\t]")
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = MAX_QUOTED_CHARACTERS
@@ -40,6 +45,11 @@ def printable(text: str) -> str:
 def one_line(text: str) -> str:
     """``printable``, on one line."""
     return _BREAKS.sub(_escaped, printable(text))
+
+
+def markup(text: str) -> str:
+    """``one_line``, as HTML or XML shows it."""
+    return escape(one_line(text))
 
 
 def excerpt(error: object) -> str:
@@ -58,14 +68,25 @@ def _escaped(found: re.Match[str]) -> str:
 
 
 # ------------------------------------------------------------------------------------- reading
-def read_text(path: Path) -> str:
-    """Read a text file. ValueError where it is larger than ``MAX_TEXT_BYTES``, no UTF-8 or no file: nothing waits for
-    whoever writes into a pipe."""
+def open_bytes(path: Path) -> BinaryIO:
+    """Open a file for reading. ValueError for a folder, a pipe or a device: nothing waits for whoever writes into a
+    pipe."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    with open(descriptor, encoding="utf-8") as file:
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode):
-            raise ValueError("it is no file")
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise ValueError("it is no file")
+    return open(descriptor, "rb")
+
+
+def open_text(path: Path) -> TextIO:
+    """Open a file of text in UTF-8, its ends of lines as they are. ValueError as of ``open_bytes``."""
+    return io.TextIOWrapper(open_bytes(path), encoding="utf-8", newline="")
+
+
+def read_text(path: Path) -> str:
+    """Read a text file. ValueError where it is larger than ``MAX_TEXT_BYTES``, no UTF-8 or no file."""
+    with io.TextIOWrapper(open_bytes(path), encoding="utf-8") as file:
+        found = os.fstat(file.fileno())
         if found.st_size > MAX_TEXT_BYTES:
             raise ValueError(f"it has {found.st_size:,} bytes, at most {MAX_TEXT_BYTES:,} are read")
         return file.read()
@@ -126,7 +147,10 @@ def require_plain(path: Path, trust: bool, writing: bool = False) -> None:
     if trust:
         return
     for entry in _entries(path):
-        found = entry.stat(follow_symlinks=False)
+        try:
+            found = entry.stat(follow_symlinks=False)
+        except FileNotFoundError:  # a run that goes on has removed it meanwhile
+            continue
         if stat.S_ISLNK(found.st_mode):
             kind = "a symbolic link"
         elif stat.S_ISREG(found.st_mode):
@@ -145,8 +169,14 @@ def _entries(path: Path) -> Iterator[os.DirEntry[str]]:
     waiting = [(os.fspath(path), True)]
     while waiting:
         folder, top = waiting.pop()
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                yield entry
-                if entry.is_dir(follow_symlinks=False) and not (top and entry.name in FOREIGN):
-                    waiting.append((entry.path, False))
+        try:
+            with os.scandir(folder) as entries:
+                found = list(entries)
+        except FileNotFoundError:
+            if top:
+                raise
+            continue  # a run that goes on has removed it meanwhile
+        for entry in found:
+            yield entry
+            if entry.is_dir(follow_symlinks=False) and not (top and entry.name in FOREIGN):
+                waiting.append((entry.path, False))

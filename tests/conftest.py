@@ -1,9 +1,11 @@
 """What exists for speed alone is tested also where ``SHOAL_PLAIN`` turns it off for the rest."""
 
 import atexit
+import gc
 import os
 import shutil
 import tempfile
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,18 @@ os.environ["XDG_STATE_HOME"] = STATE
 @pytest.fixture
 def fast_enabled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fast, "ENABLED", True)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Keep Python's garbage collector off until all tests are found, and from looking at them ever after: they stay to
+    the end, and four workers would each look through some millions of objects again and again."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest selects by marks

@@ -18,12 +18,13 @@ LONG: dict[str, tuple[str, ...]] = {
     "docs/test_metrics_page.py": ("",),
     "docs/test_notebook.py": ("runs_from_training",),
     "docs/test_site.py": ("",),
-    "envs/test_many_agents.py": ("masked_agents_train_under_one_policy[r2d2",),
+    "envs/test_many_agents.py": ("masked_agents_train_under_one_policy[r2d2", "come_die_and_are_masked_learn"),
     "envs/test_registration.py": ("test_a_script_trains",),
     "faults/test_blocked.py": tuple(
         f"hangs[{case}" for case in ("15-", "2-local-observer-deaf", "2-local-observer-native", "2-local-logger")
     ),
     "faults/test_ending.py": ("dead_slow",),
+    "faults/test_fuzz.py": ("files_of_a_stranger[30", "files_of_a_stranger[60"),
     "faults/test_hangs.py": ("stopped_does_not_count", "waiting_is_not_hanging", "interpreter_lock"),
     "faults/test_kills.py": ("crash_loop",),
     "faults/test_large_tables.py": ("is_not_read[plot",),
@@ -48,9 +49,18 @@ LONG: dict[str, tuple[str, ...]] = {
     "systems/test_learning.py": ("",),
     "systems/test_included.py": ("",),
     "systems/test_only_with.py": ("test_it_does_nothing[r2d", "test_it_does_nothing[unreal"),
+    "systems/test_q_learning.py": tuple(  # of two with images, or of three, is each rule in the short tier
+        f"a_team_learns_what_one_learns[{rule}"
+        for rule in (
+            "True-True-False-all-images", "False-True-True-all-images", "False-False-False-all-of three",
+            "True-False-True-one-of three",
+        )
+    ),
     "systems/test_resume.py": tuple(
         f"bit_for_bit[{system}]"
-        for system in ("apex-dqn", "rainbow", "r2d3", "d4pg", "unreal", "gorila", "async-sarsa")
+        for system in (
+            "apex-dqn", "rainbow", "r2d3", "d4pg", "unreal", "gorila", "async-sarsa", "recurrent-ppo", "qt-opt",
+        )
     ),
     "watch/test_browser.py": ("",),
 }  # fmt: skip

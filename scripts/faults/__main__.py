@@ -56,6 +56,19 @@ TESTS = {
     "shoal/demonstrations": ("tests/systems", "tests/cli"),
     "shoal/records": ("tests/runtime", "tests/cli"),
     "shoal/metering": ("tests/runtime",),
+    "shoal/policy": ("tests/cli", "tests/systems"),
+    "shoal/settings": ("tests/cli", "tests/systems", "tests/population"),
+    "shoal/torchrun": ("tests/runtime", "tests/faults/test_store_garbage.py"),
+    "shoal/analysis": ("tests/cli", "tests/test_stats.py"),
+    "shoal/program": ("tests/systems", "tests/runtime"),
+    "shoal/runtime": ("tests/runtime",),
+    "shoal/local": ("tests/runtime",),
+    "shoal/ray_runtime": ("tests/cluster",),
+    "shoal/planning": ("tests/planning", "tests/simulation"),
+    "shoal/simulation": ("tests/simulation", "tests/planning"),
+    "shoal/watch": ("tests/watch",),
+    "shoal/zoo": ("tests/cli",),
+    "shoal/cli": ("tests/cli",),
 }
 # Trainings, and processes that are started anew
 NEVER = (
@@ -88,6 +101,9 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=ROOT / "build" / "faults", help="where results are kept")
     parser.add_argument("--least", type=float, default=0.95, help="part that must be noticed; else the exit code is 1")
     args = parser.parse_args()
+    for path in [] if args.tests else files(args.paths):
+        if folder(path) not in TESTS:
+            parser.error(f"TESTS has no tests of {folder(path)}: say which with --tests")
     known = equivalents()
     faults = [f for path in files(args.paths) for f in faults_of(path) if re.search(args.only, f.key)]
     if args.sample and args.sample < len(faults):
@@ -105,10 +121,10 @@ def main() -> None:
     if wanted:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # by way of what is cleaned up
         warm()
-        folder = Path(tempfile.mkdtemp(prefix="faults-"))
+        work = Path(tempfile.mkdtemp(prefix="faults-"))
         slots: list[Slot] = []
         try:
-            slots += [Slot(folder / str(i)) for i in range(args.slots)]
+            slots += [Slot(work / str(i)) for i in range(args.slots)]
             tests = baseline(slots[0], args, wanted)
             for slot in slots[1:]:  # with what Numba has compiled
                 shutil.rmtree(slot.folder)
@@ -118,13 +134,18 @@ def main() -> None:
         finally:
             for slot in slots:
                 slot.end()
-            shutil.rmtree(folder)
+            shutil.rmtree(work)
     sys.exit(not report(faults, done, known, args.least))
 
 
 def files(paths: list[str]) -> list[str]:
     found = [f for p in paths for f in ([Path(p)] if p.endswith(".py") else sorted(Path(p).rglob("*.py")))]
     return [str(f.resolve().relative_to(ROOT)) for f in found]
+
+
+def folder(path: str) -> str:
+    """Return the folder of shoal/ that a file is in, by which its tests are found."""
+    return "/".join(path.split("/")[:2])
 
 
 def equivalents() -> dict[str, str]:
@@ -151,7 +172,7 @@ def warm() -> None:
 
 def baseline(slot: Slot, args: Any, faults: list[Fault]) -> dict[str, dict[str, Any]]:
     """What is known of each test that passes: test -> seconds, and the functions that it calls."""
-    folders = args.tests or {d for f in faults for d in TESTS["/".join(f.path.split("/")[:2])]}
+    folders = args.tests or {d for f in faults for d in TESTS[folder(f.path)]}
     copy = slot.folder
     paths = sorted({p for d in folders for p in ([copy / d] if d.endswith(".py") else (copy / d).rglob("test_*.py"))})
     paths = [p for p in paths if p.stem.removeprefix("test_") not in NEVER]
@@ -293,18 +314,17 @@ def report(faults: list[Fault], done: dict[str, Any], known: dict[str, str], lea
     """Print how many are noticed in each folder; whether it is enough."""
     count: dict[str, Counter[str]] = defaultdict(Counter)
     for fault in faults:
-        folder = "/".join(fault.path.split("/")[:2])
         result = "equivalent" if fault.key in known else done.get(fault.key, {}).get("result", "not tried")
-        count[folder][result] += 1
+        count[folder(fault.path)][result] += 1
     good = True
     for fault in faults:
         if fault.key not in known and done.get(fault.key, {}).get("result") == "lives":
             print(f"lives: {fault.path}:{fault.line} {fault.function}: {fault.name}")
-    for folder, found in count.items():
+    for name, found in count.items():
         tried = found["noticed"] + found["lives"]
         share = found["noticed"] / max(1, tried)
         print(
-            f"{folder}: {tried} faults, {found['noticed']} noticed ({share:.1%}), {found['lives']} live, "
+            f"{name}: {tried} faults, {found['noticed']} noticed ({share:.1%}), {found['lives']} live, "
             f"{found['equivalent']} change nothing, {found['not tried']} not tried"
         )
         good &= share >= least

@@ -15,6 +15,8 @@ from statistics import median
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 sys.path.insert(0, str(Path(__file__).parent))
 import learning_tables
+import plan_tables
+import run_tables
 import speed_tables
 from charts import Panel, chart
 from recorded import RESULTS, ROOT, Recorded, all_runs, curve, read
@@ -60,9 +62,9 @@ def validation(system: str, runs: list[Recorded]) -> str:
     test = f"tests/systems/test_{TESTS.get(system, system.replace('-', '_'))}.py"
     assert (ROOT / test).exists(), test
     lines += [
-        f"Its rule and its program have tests of their own, in [`{test}`]({SOURCE}{test}).",
-        "A serial run that is interrupted and resumed ends with the same bits as one that is not, for every system:",
-        f"[`{RESUMED}`]({SOURCE}{RESUMED}).",
+        f"The loss and the program are tested in [`{test}`]({SOURCE}{test}).",
+        "For every system, a serial run that is interrupted and resumed ends with the same parameters, bit for bit",
+        f"([`{RESUMED}`]({SOURCE}{RESUMED})). All systems are compared on the page [results](../results.md).",
         "",
     ]
     if runs:
@@ -79,16 +81,27 @@ def validation(system: str, runs: list[Recorded]) -> str:
             *(row(run) for run in runs),
             "",
         ]
-    used = {run.preset for run in runs}
-    unused = [f"`{name}`" for name in load(system).PRESETS if name not in used]
-    if unused:
+    if unused := unused_presets(system, runs):
         lines += [
             f"Not yet validated, since no committed run has used them to their end: the presets {', '.join(unused)}.",
             "",
         ]
-    if "dm_control" in used and system in ("d4pg", "apex-dpg"):
+    if any(run.preset == "dm_control" for run in runs) and system in ("d4pg", "apex-dpg"):
         lines += ["The runs with `dm_control` were ended at 50,000 of its 500,000 steps.", ""]
     return "\n".join(lines)
+
+
+def unused_presets(system: str, runs: list[Recorded]) -> list[str]:
+    """Return the presets of a system that no committed run has used."""
+    used = {run.preset for run in runs if run.system == system}
+    return [f"`{name}`" for name in load(system).PRESETS if name not in used]
+
+
+def not_validated(runs: list[Recorded]) -> str:
+    """Return the presets without a committed run, system by system."""
+    head = ["| system | presets without a recorded run |", "| --- | --- |"]
+    found = {system: unused_presets(system, runs) for system in SYSTEMS}
+    return "\n".join([*head, *(f"| {system} | {', '.join(names)} |" for system, names in found.items() if names)])
 
 
 def row(run: Recorded) -> str:
@@ -198,16 +211,22 @@ def outputs() -> Iterator[tuple[Path, str]]:
         yield PAGES / "pictures" / f"{system}.svg", program_drawing(system, page)
         if own:
             yield PAGES / "pictures" / f"{system}-curves.svg", curves_of(own)
-        yield path, fill(page, {"": validation(system, own)})
+        more = {"stragglers": speed_tables.stragglers()} if system == "dd-ppo" else {}
+        yield path, fill(page, {"": validation(system, own), **more})
     docs = ROOT / "docs"
     yield docs / "pictures" / "curves.svg", first_screen(runs)
     for made in (learning_tables, speed_tables):
         yield from ((docs / "pictures" / name, text) for name, text in made.pictures().items())
     for path, blocks in (
         (ROOT / "README.md", {"": headline()}),
-        (docs / "results.md", learning_tables.tables()),
+        (docs / "results.md", {**learning_tables.tables(), "not-validated": not_validated(runs)}),
         (docs / "performance.md", speed_tables.tables()),
-        (docs / "scaling.md", {"plan": speed_tables.predictions()}),
+        (docs / "scaling.md", plan_tables.tables()),
+        (docs / "population.md", {"": learning_tables.populations()}),
+        (docs / "cluster.md", {"speed": run_tables.cluster(), "bytes": run_tables.between_nodes()}),
+        (docs / "faults.md", {"kills": run_tables.kills(), "soak": run_tables.soak()}),
+        (docs / "pointgoal.md", {"": learning_tables.pointgoal()}),
+        (docs / "evaluation.md", {"": run_tables.evaluations()}),
     ):
         yield path, fill(path.read_text(encoding="utf-8"), blocks)
 

@@ -14,6 +14,7 @@ import lag
 import lag_workers
 import learning
 import numpy as np
+import population
 import precision
 import suite
 from charts import Panel, chart
@@ -220,3 +221,31 @@ def suite_counts() -> str:
             every[2 if system in task.chosen else 1].append(good)
     columns = ["kind of task", "pairs of system and task", "run where it chose no preset", "of these reach the mark"]
     return table(columns, [[kind, len(a), len(shown), sum(shown)] for kind, (a, shown, _) in kinds.items()])
+
+
+# -------------------------------------------------------------------------------------- docs/population.md
+def populations() -> str:
+    """Return a table of population-based training beside as many independent random configurations."""
+    rows = []
+    for recorded in read(RESULTS / "population" / "results.json").values():
+        task, runs = recorded["figures"]["task"], recorded["figures"]["runs"]
+        found = population.summary(runs)["difference"]
+        judged = f"{task['evaluate']} greedy episodes" if task.get("evaluate") else "training episodes"
+        scores = (", ".join(f"{r['score']:.0f}" for r in runs if r["arm"] == arm) for arm in population.ARMS)
+        told = f"{found['mean']:+.0f} ({found['low']:+.0f} to {found['high']:+.0f})"
+        rows.append([task["env"], f"{task['steps']:,}", f"{task['interval']:,}", judged, *scores, told])
+    columns = ["task", "steps of a member", "interval", "members scored by", "best member of the population"]
+    return table([*columns, "best random configuration", "difference (95 % interval)"], rows)
+
+
+# -------------------------------------------------------------------------------------- docs/pointgoal.md
+def pointgoal() -> str:
+    """Return a table of success and SPL of point-goal navigation, seed by seed."""
+    rows = []
+    for sensor in ("depth", "blind"):
+        for path in sorted((RESULTS / "learning" / f"pointgoal-{sensor}").glob("seed-?.json")):
+            found = read(path)
+            told = [f"{found[f'{how}_success']:.2f}, {found[f'{how}_spl']:.2f}" for how in ("sampled", "greedy")]
+            minutes = f"{found['seconds'] / 60:.0f} min"
+            rows.append([f"`pointgoal:{sensor}`", found["seed"], f"{found['steps']:,}", minutes, *told])
+    return table(["environment", "seed", "steps", "wall time", "sampled: success, SPL", "greedy: success, SPL"], rows)

@@ -10,7 +10,6 @@ from typing import Any
 
 import mark_cases  # of benchmarks/, which figures.py puts on the path
 import marks
-import plan
 import replay
 import solve
 from charts import Panel, chart
@@ -51,6 +50,10 @@ SCALED = {
     "impala-cartpole": "IMPALA, CartPole", "ppo-cartpole": "recurrent PPO, CartPole",
     "apex-dqn-cartpole": "Ape-X DQN, CartPole", "impala-pong": "IMPALA, Pong", "ppo-pong": "recurrent PPO, Pong",
     "apex-dqn-pong": "Ape-X DQN, Pong",
+}  # fmt: skip
+PREEMPTION = {
+    "preempted": "one rank slow, preempted", "synchronous": "one rank slow, all wait for it (`sync_frac` 2)",
+    "nobody slow": "no rank slow",
 }  # fmt: skip
 
 
@@ -175,23 +178,6 @@ def scaling() -> str:
     return table(["system, task", *(f"{n} actors" if n > 1 else "1 actor" for n in counts), "machine"], rows)
 
 
-def predictions() -> str:
-    """Return a table of the errors of ``shoal plan``, by case and number of actors, and what they come to."""
-    results = raw("plan")["results"]
-    found: dict[str, dict[int, float]] = {}
-    for key, result in results.items():
-        name, _, count = key.rpartition("/")
-        errors = found.setdefault(name, {})
-        if not math.isnan(error := plan.error(result)):
-            errors[int(count)] = error
-    counts = sorted({count for errors in found.values() for count in errors})
-    rows = [
-        [f"`{name}`", *(f"{errors[n]:+.0%}" if n in errors else "" for n in counts)] for name, errors in found.items()
-    ]
-    columns = ["case", *(f"{n} actors" if n > 1 else "1 actor" for n in counts)]
-    return f"{table(columns, rows)}\n\n{plan.summary(results)}"
-
-
 def all_marks() -> str:
     cases, rows = raw("marks"), []
     for name, recorded in cases.items():
@@ -211,3 +197,15 @@ def reduction() -> str:
     (case,) = raw("reduction").values()
     rows = [[what, f"{ours:.3g} ms", f"{gloo:.3g} ms", f"x {times:.3g}"] for what, ours, gloo, times in case["figures"]]
     return table(["mean of a vector over two processes", "Shoal", "Gloo", "Shoal is faster"], rows)
+
+
+def stragglers() -> str:
+    """Return the table of docs/systems/dd-ppo.md: what preemption wins where one rank is slow."""
+    (case,) = raw("stragglers").values()
+    keys = ("steps_per_s", "updates_per_s", "rollout_fraction", "return")
+    rows = [
+        [PREEMPTION[name], *(middle(runs, key) for key in keys), ", ".join(f"{run['return']:.0f}" for run in runs)]
+        for name, runs in case["figures"].items()
+    ]
+    columns = ["case", "steps/s", "updates/s", "share of a rollout", "return", "return of each seed"]
+    return f"{table(columns, rows)}\n\nMeasured on: {machine(case)}."

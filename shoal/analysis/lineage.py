@@ -12,6 +12,7 @@ from shoal.analysis.plot import check_path, plain_text, require_matplotlib
 from shoal.api import UsageError
 from shoal.records.damage import reading
 from shoal.untrusted import one_line, read_text, require_plain
+from shoal.words import counted
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -68,7 +69,7 @@ def _figure(path: Path, scores: list[Row], copies: list[Row]) -> Figure:
         ends = [(float(c["step"]), float(c[_before(name)])) for c in copies if c[_before(name)]]
         if ends:
             axis.plot(*zip(*ends, strict=True), "x", color="grey", label="given up")
-    axes[0, 0].set_title(f"{path.name}: {len(members)} members, {len(copies)} copies")
+    axes[0, 0].set_title(f"{path.name}: {counted(len(members), 'member')}, {counted(len(copies), 'copy')}")
     axes[0, 0].legend(title="member", fontsize="small", ncols=2)
     axes[-1, 0].set_xlabel("environment steps of a member")
     return drawn

@@ -12,7 +12,8 @@ from typing import Any
 from shoal.api import UsageError
 from shoal.metering.bottleneck import bottleneck
 from shoal.metering.trace import Trace
-from shoal.records.run_dir import new_directory, read_json
+from shoal.records.damage import read_json
+from shoal.records.run_dir import new_directory
 from shoal.run import Run, RunOptions
 from shoal.run.flags import resolve_flags
 from shoal.run.options import FLAGS

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
+import textwrap
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -11,6 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from shoal.api import UsageError
 from shoal.settings.flags import choice, options, split
+from shoal.terminal import OFF_TERMINAL
+from shoal.untrusted import excerpt
+from shoal.words import counted
 
 if TYPE_CHECKING:
     from shoal.zoo import Entry
@@ -48,9 +53,15 @@ def systems(args: list[str]) -> int:
     for kind, names in KINDS.items():
         print(f"{kind}:")
         for name in names:
-            print(f"  {name:<16}{said[name]}")
-    print(f"over runs:\n  {POPULATION[0]:<16}{POPULATION[1]}")
+            print(_entry(name, said[name]))
+    print(f"over runs:\n{_entry(*POPULATION)}")
     return 0
+
+
+def _entry(name: str, sentence: str) -> str:
+    """Return a name with what it is, as many lines as the terminal is narrow."""
+    wide = shutil.get_terminal_size((OFF_TERMINAL, 0)).columns
+    return textwrap.fill(sentence, max(40, wide), initial_indent=f"  {name:<16}", subsequent_indent=" " * 18)
 
 
 # ---------------------------------------------------------------------------------- environments
@@ -119,7 +130,7 @@ def runs(args: list[str]) -> int:
         print(f"no run in {folder}")
         return 0
     heads = ("run", "system", "environment", "seed", "steps", "return", "seconds", "state")
-    _print_rows(heads, [[str(run[head]) for head in heads] for run in found])
+    _print_rows(heads, [[excerpt(run[head]) for head in heads] for run in found])
     return 0
 
 
@@ -139,15 +150,25 @@ def _directories(folder: Path) -> list[Path]:
 def _run(path: Path) -> dict[str, Any] | None:
     """Return what is shown of a run; None for a directory that is damaged, which is said."""
     from shoal.api import ShoalError
-    from shoal.records.metric_files import read_curve
-    from shoal.records.run_dir import read_json, read_report
+    from shoal.records.damage import reading
 
     try:
-        facts, report = read_json(path / "config.json", "run", ("system", "config", "seed")), read_report(path)
-        rows = [] if report is not None else read_curve(path)
+        with reading(path):
+            return _shown(path)
     except ShoalError as error:
         print(f"shoal: {error}; it is left out", file=sys.stderr)
         return None
+
+
+def _shown(path: Path) -> dict[str, Any]:
+    from shoal.records.damage import read_json
+    from shoal.records.metric_files import read_curve
+    from shoal.records.run_dir import read_report
+    from shoal.run.run import check_config
+
+    facts, report = read_json(path / "config.json", "run", ("system", "config", "seed")), read_report(path)
+    check_config(path / "config.json", facts)
+    rows = [] if report is not None else read_curve(path)
     last: dict[str, Any] = dict(rows[-1]) if rows else {}
     steps, score, seconds = (
         (report.steps, report.episode_return, report.seconds) if report is not None
@@ -201,7 +222,10 @@ def _described(one: Entry) -> Iterator[str]:
     score = one.score
     yield f"{one.source}: {one.system} on {one.env}, preset {one.preset}"
     yield f"  made by      {one.command}"
-    yield f"  training     seed {one.seed}, {one.steps:,} steps, {one.updates:,} updates, {one.seconds:.0f} s"
+    yield (
+        f"  training     seed {one.seed}, {counted(one.steps, 'step')}, {counted(one.updates, 'update')}, "
+        f"{one.seconds:.0f} s"
+    )
     yield f"  parameters   {one.parameters}; {one.file.stat().st_size:,} bytes, SHA-256 {one.sha256}"
     yield (
         f"  score        mean {score.mean:.4g} (95 % interval {score.low:.4g} to {score.high:.4g}), std "

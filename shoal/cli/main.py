@@ -44,20 +44,23 @@ def _main(args: list[str]) -> int:
         print(f"shoal {__version__}")
         return 0
     if args[0] not in COMMANDS:
-        near = get_close_matches(args[0], COMMANDS, n=1)
+        from shoal.systems import SYSTEMS
+
+        if args[0] in SYSTEMS:
+            return _fail(f"'{args[0]}' is a system, and a command comes first: shoal train {args[0]}", 2)
+        from shoal.settings import other_names
+
+        elsewhere = other_names.COMMANDS.get(args[0].lower())
+        near = [elsewhere] if elsewhere else get_close_matches(args[0], COMMANDS, n=1)
         hint = f"; did you mean '{near[0]}'?" if near else ""
         return _fail(f"unknown command '{args[0]}'{hint} (`shoal --help` lists all)", 2)
-    if (
-        args[0] == "train" and not wants_help and not {"serial", "ray"} & {*args} and place() is None
-    ):  # not for resume: what it needs is in the run's directory
-        from shoal.local import processes
-
-        processes.prepare()  # imports torch in the background while this process imports it too
-    from shoal.api import ShoalError, Stopped, UsageError, WiringError
-    from shoal.errors import out_of_memory
+    from shoal.errors import ShoalError, Stopped, UsageError, WiringError, out_of_memory
 
     try:
-        return _help(args[0], args[1:]) if wants_help else COMMANDS[args[0]](args[1:])
+        if wants_help:
+            return _help(args[0], args[1:])
+        _begin(*args)
+        return COMMANDS[args[0]](args[1:])
     except (UsageError, WiringError) as error:
         wait_for_the_first()
         return _fail(str(error), 2)
@@ -73,6 +76,23 @@ def _main(args: list[str]) -> int:
         if error.errno not in REFUSED:
             raise
         return _fail(f"{error.strerror}" + (f": '{error.filename}'" if error.filename else ""), 1)
+
+
+def _begin(command: str, *args: str) -> None:
+    """Refuse a directory that another process trains in before anything large is imported, and let torch be imported
+    for the replicas while this process imports it too."""
+    from shoal.records.run_lock import require_unlocked
+
+    if command == "resume" and args:
+        require_unlocked(Path(args[0]))
+    if command != "train":
+        return
+    if "--run-dir" in args[:-1]:
+        require_unlocked(Path(args[args.index("--run-dir") + 1]))
+    if not {"serial", "ray"} & {*args} and place() is None:  # for resume, what it needs is in the run's directory
+        from shoal.local import processes
+
+        processes.prepare()
 
 
 def _fail(sentence: str, code: int) -> int:

@@ -23,6 +23,7 @@ from shoal.settings.config import default_values, refuse_foreign
 from shoal.settings.flags import Groups, coerce, divide, expect, flag_name, options, parse_flags, ranged, split
 from shoal.settings.ranges import Episodes, Natural
 from shoal.types import Values
+from shoal.words import counted
 
 KEYBOARD = "keyboard"
 FLAGS: dict[str, object] = {
@@ -58,7 +59,7 @@ def command(args: list[str]) -> int:
     spaces = codec.observation_space, codec.action_space
     about = {"algorithm_name": source, "description": f"{env} by Shoal"}
     where, returns = write(found, spaces, out, about, env)
-    print(f"{shown(where)}: {len(returns)} episodes of {env}, mean return {np.mean(returns):.4g}")
+    print(f"{shown(where)}: {counted(len(returns), 'episode')} of {env}, mean return {np.mean(returns):.4g}")
     return 0
 
 
@@ -165,7 +166,7 @@ def _look(opts: Values, rest: Groups) -> int:
         )
     found = read(opts.get("list") or opts["show"])
     if "list" in opts:
-        print(f"{found.name}: {len(found.lengths)} episodes, {sum(found.lengths):,} steps")
+        print(f"{found.name}: {counted(len(found.lengths), 'episode')}, {counted(sum(found.lengths), 'step')}")
         print(f"observations {found.observation_space}\nactions {found.action_space}")
         for number, e in enumerate(found.episodes()):
             print(f"{number:>5}  {len(e.rewards):>6,} steps, return {np.sum(e.rewards):g}, {_end(e)}")
@@ -175,7 +176,8 @@ def _look(opts: Values, rest: Groups) -> int:
         raise UsageError(f"--episode expects a number below {len(found.lengths)}, found {number}")
     e = next(episode for i, episode in enumerate(found.episodes()) if i == number)
     print(
-        f"episode {number} of {len(found.lengths)}: {len(e.rewards):,} steps, return {np.sum(e.rewards):g}, {_end(e)}"
+        f"episode {number} of {len(found.lengths)}: {counted(len(e.rewards), 'step')}, return {np.sum(e.rewards):g}, "
+        f"{_end(e)}"
     )
     for t in range(len(e.rewards) + 1):
         did = f"action {_text(e.actions[t])}, reward {e.rewards[t]:g}" if t < len(e.rewards) else "the last observation"

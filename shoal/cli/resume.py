@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from shoal.paths import shown
 from shoal.types import Values
+from shoal.words import counted
 
 if TYPE_CHECKING:
     from shoal.run import Run
@@ -54,7 +55,7 @@ def command(args: list[str]) -> int:
 def parse_settings(path: Path, groups: Groups, own: Iterable[str], trust: bool) -> Values:
     """Fields of the config of the run in ``path``, given as flags beside the command's ``own``."""
     from shoal import systems
-    from shoal.records.run_dir import read_json
+    from shoal.records.damage import read_json
     from shoal.run.flags import check_flags
     from shoal.run.run import check_config
     from shoal.run.trust import check
@@ -84,7 +85,7 @@ def report(run: Run, quiet: bool, as_json: bool = False) -> int:
         print(json.dumps({"run": str(run.path), **report.to_json()}))
     elif not quiet and not follows():
         mean = f", return {report.episode_return:.4g}" if report.episodes else ", no episode has ended"
-        print(f"{report.reason}: {report.steps:,} steps in {report.seconds:,.1f} s{mean}")
+        print(f"{report.reason}: {counted(report.steps, 'step')} in {report.seconds:,.1f} s{mean}")
         path = shlex.quote(shown(run.path))
         print(f"saved in {shown(run.path)} (shoal eval {path})")
         if code:

@@ -13,8 +13,8 @@ from shoal.paths import fixed, shown
 from shoal.policy.policy import MIN_EPISODES, differ, how
 from shoal.settings.flags import Groups, choice, options, split
 from shoal.settings.ranges import Envs, Episodes, Natural
-from shoal.terminal import OFF_TERMINAL, styled
-from shoal.untrusted import one_line
+from shoal.terminal import OFF_TERMINAL, cell, styled
+from shoal.words import counted
 
 FLAGS: dict[str, dict[str, object]] = {
     "eval": {"episodes": Episodes, "seed": Natural, "envs": Envs, "sampled": bool, "best": bool, "video": str,
@@ -63,7 +63,7 @@ def evaluate(args: list[str]) -> int:
     print("returns: " + " ".join(f"{r:g}" for r in returns))
     print(
         f"mean {np.mean(returns):.4g}, std {np.std(returns):.4g}, min {min(returns):.4g}, max {max(returns):.4g}, "
-        f"interquartile mean {iqm(returns):.4g} over {len(returns)} episodes"
+        f"interquartile mean {iqm(returns):.4g} over {counted(len(returns), 'episode')}"
     )
     if returns.why:
         print(f"{returns.why} (--eval-max-steps)")
@@ -153,16 +153,12 @@ def _warn(sentence: str) -> None:
 def _print_table(title: str, heads: list[str], rows: list[list[str]]) -> None:
     from rich.console import Console
     from rich.table import Table
-    from rich.text import Text
 
-    def text(cell: str) -> Text:
-        return Text(one_line(cell))
-
-    shown = Table(title=text(title), title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0))
+    shown = Table(title=cell(title), title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0))
     for i, head in enumerate(heads):
-        shown.add_column(text(head), justify="left" if i == 0 else "right", overflow="fold")
+        shown.add_column(cell(head), justify="left" if i == 0 else "right", overflow="fold")
     for row in rows:
-        shown.add_row(*map(text, row))
+        shown.add_row(*map(cell, row))
     Console(file=styled(sys.stdout), width=None if sys.stdout.isatty() else OFF_TERMINAL).print(shown)
 
 

@@ -9,6 +9,7 @@ from shoal.api import UsageError
 from shoal.paths import fixed, require_folder, shown
 from shoal.settings.flags import Groups, options, split
 from shoal.settings.ranges import Port
+from shoal.words import counted
 
 FLAGS: dict[str, object] = {"port": Port, "host": str, "open": bool, "terminal": bool}
 
@@ -65,7 +66,7 @@ def report(args: list[str]) -> int:
     require_folder(out)
     paths = [fixed(word) for word in words]
     out.write_text(html(paths), encoding="utf-8")
-    print(f"{out}: {out.stat().st_size / 1e6:.1f} MB, {len(paths)} run{'s' * (len(paths) != 1)}")
+    print(f"{out}: {out.stat().st_size / 1e6:.1f} MB, {counted(len(paths), 'run')}")
     return 0
 
 

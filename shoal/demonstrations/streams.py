@@ -13,6 +13,7 @@ from gymnasium import spaces as gs
 from shoal.api import MASK, Arrays, EnvSpec, Field, Replay, ShoalError, Spec, State, UsageError
 from shoal.demonstrations.episodes import Demonstrations, Episode, read
 from shoal.envs import Codec, EnvOptions, spec, training_reward
+from shoal.words import counted
 
 CHUNK = 256  # steps of an unroll
 
@@ -76,7 +77,10 @@ def _check_episode(where: str, episode: Episode, codec: Codec, env: EnvSpec) -> 
         raise UsageError(f"{where}: its observations or actions are not those of {env.id}: {error}") from error
     for name, leaf in leaves.items():
         if len(leaf) != steps + 1:
-            raise UsageError(f"{where}: an episode of {steps} steps needs {steps + 1} observations, found {len(leaf)}")
+            raise UsageError(
+                f"{where}: an episode of {counted(steps, 'step')} needs {counted(steps + 1, 'observation')}, found "
+                f"{len(leaf)}"
+            )
         if leaf.shape[1:] != (expected := env.observations[name].shape):
             raise UsageError(f"{where} has '{name}' of shape {leaf.shape[1:]}, but that of {env.id} is {expected}")
         if not np.isfinite(leaf).all():
@@ -105,7 +109,10 @@ def unrolls(episode: Episode, codec: Codec, options: EnvOptions, fields: Mapping
     whole: Arrays = {name: np.zeros((steps + 1, 1, *f.shape[2:]), f.dtype) for name, f in fields.items()}
     for name, leaf in codec.encode_steps(episode.observations).items():
         if leaf.shape[0] != steps + 1:
-            raise UsageError(f"an episode of {steps} steps needs {steps + 1} observations, found {leaf.shape[0]}")
+            raise UsageError(
+                f"an episode of {counted(steps, 'step')} needs {counted(steps + 1, 'observation')}, found "
+                f"{leaf.shape[0]}"
+            )
         whole[name][:, 0] = leaf
     if MASK in whole and not whole[MASK][-1].any():
         whole[MASK][-1] = True  # nothing is chosen there

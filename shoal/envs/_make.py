@@ -120,6 +120,11 @@ class Codec:
             found[name] = (list(path), space)
         return found
 
+    @property
+    def action_leaves(self) -> list[composite.Leaf]:
+        """The parts of an action that have no parts of their own, in the space's order."""
+        return self._action.leaves
+
     def encode(self, obs: Nested, num: int | None = None) -> Arrays:
         """One observation as the environment gives it -> arrays ``[1, ...]``, or a batch of ``num`` of them,
         ``[num, ...]`` in each of its parts -> arrays ``[num, ...]``; UsageError unless it is of that shape."""

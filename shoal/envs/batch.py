@@ -14,6 +14,7 @@ from gymnasium.vector import AutoresetMode
 
 from shoal.api import MASK, NO_NUMBERS, Arrays, EnvironmentFailed, EnvSpec, EnvStep, Episode
 from shoal.own_settings import TheirSettings
+from shoal.words import counted
 
 from . import masks
 from .infos import episode_numbers
@@ -255,7 +256,7 @@ class VectorBatch:
         if row is not None:
             return f"index {row}, action {np.asarray(action[row]).tolist()}, {self._seed_of(row)}"
         text = np.array2string(np.asarray(action), threshold=16, separator=", ")
-        return f"{self.num_envs} environments, actions {text}, seed {self._seed}"
+        return f"{counted(self.num_envs, 'environment')}, actions {text}, seed {self._seed}"
 
     def _seed_of(self, row: int) -> str:
         """The seed of one sub-environment, where each has its own."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -24,31 +25,54 @@ def parts(space: Space) -> dict[Any, Space]:
     return dict(enumerate(space.spaces)) if isinstance(space, gs.Tuple) else {}
 
 
-def flattened(space: Space, env: str, one: Callable[[Space, str], Part]) -> tuple[Action, Convert]:
-    """Return the action of a Dict or Tuple and what turns batches of it into those that the environment takes: a dict
-    or tuple of batches, as Gymnasium's vector environments have it. Discrete parts become one action with a size for
-    each, boxes one box, and where both occur the action is mixed, the discrete ones before the box. UsageError for a
-    space without parts. ``one``: the same for a space that has no parts."""
-    leaves: list[tuple[Action, Convert]] = []
-    for part in parts(space).values():
-        if parts(part):
-            leaves.append(flattened(part, env, one))
-        else:
-            action, own = one(part, env)
-            leaves.append((action, own or np.copy))
-    if not leaves:
+@dataclass(frozen=True)
+class Leaf:
+    """A part of an action space without parts of its own. ``path``: the keys and positions that lead to it, none where
+    it is the whole space; ``columns`` ``[n]``: where the joined action ``[N, ...]`` holds its choices or sides."""
+
+    path: tuple[Any, ...]
+    space: Space
+    action: Action
+    columns: np.ndarray
+
+
+def flattened(space: Space, env: str, one: Callable[[Space, str], Part]) -> tuple[Action, list[Leaf], Convert]:
+    """Return the action of a Dict or Tuple, its leaves in the space's order, and what turns batches of it into those
+    that the environment takes: a dict or tuple of batches, as Gymnasium's vector environments have it. Discrete parts
+    become one action with a size for each, boxes one box, and where both occur the action is mixed, the discrete ones
+    before the box. UsageError for a space without parts. ``one``: the action and the conversion (None: a copy) of a
+    space that has no parts."""
+    found = [(path, leaf, *one(leaf, env)) for path, leaf in _leaves(space)]
+    if not found:
         raise UsageError(f"environment {env!r} has the action space {space}, which has no part to choose")
-    sizes = tuple(size for a, _ in leaves for size in a.sizes)
-    low, high = (tuple(side for a, _ in leaves for side in getattr(a, name)) for name in ("low", "high"))
-    joined = Action(_kind(sizes, low), sizes, low, high)
-    columns = _columns([action for action, _ in leaves])
+    actions = [action for _, _, action, _ in found]
+    sizes = tuple(size for a in actions for size in a.sizes)
+    low, high = (tuple(side for a in actions for side in getattr(a, name)) for name in ("low", "high"))
+    columns = _columns(actions)
+    leaves = [Leaf(path, leaf, a, at) for (path, leaf, a, _), at in zip(found, columns, strict=True)]
 
     def whole(batch: np.ndarray) -> Nested:
         rows = batch.reshape(len(batch), -1)
-        made = [given(_as(action, rows[:, where])) for (action, given), where in zip(leaves, columns, strict=True)]
-        return dict(zip(parts(space), made, strict=True)) if isinstance(space, gs.Dict) else tuple(made)
+        own = [(convert or np.copy)(_as(a, rows[:, at])) for (_, _, a, convert), at in zip(found, columns, strict=True)]
+        return _nested(space, iter(own))
 
-    return joined, whole
+    return Action(_kind(sizes, low), sizes, low, high), leaves, whole
+
+
+def _leaves(space: Space, path: tuple[Any, ...] = ()) -> list[tuple[tuple[Any, ...], Space]]:
+    within = parts(space)
+    if not within:
+        return [(path, space)] if path else []
+    return [leaf for key, part in within.items() for leaf in _leaves(part, (*path, key))]
+
+
+def _nested(space: Space, leaves: Iterator[np.ndarray]) -> Nested:
+    """Return the values of a space's leaves as the dict or tuple that the space prescribes."""
+    within = parts(space)
+    if not within:
+        return next(leaves)
+    made = {key: _nested(part, leaves) for key, part in within.items()}
+    return made if isinstance(space, gs.Dict) else tuple(made.values())
 
 
 def _kind(sizes: tuple[int, ...], low: tuple[float, ...]) -> Kind:

@@ -10,6 +10,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
 from shoal.api import EnvironmentFailed, UsageError
+from shoal.words import counted
 
 from .one_by_one import number
 from .types import Info, Nested, Space
@@ -41,7 +42,7 @@ class ManyAgents(VectorEnv[Any, Any, Any]):
 
     def __init__(self, first: Any, make: Callable[[], Any], num: int, env: str, limit: int = 0) -> None:
         self.agents, self.num_envs, self.id, self.limit = list(first.possible_agents), num, env, limit
-        self.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
+        self.metadata = {**(getattr(first, "metadata", None) or {}), "autoreset_mode": AutoresetMode.NEXT_STEP}
         if not self.agents:
             raise UsageError(f"environment {env!r} names no possible_agents, so that nobody knows how many rows it has")
         self.single_observation_space = self._shared(first, "observation_space")
@@ -70,7 +71,7 @@ class ManyAgents(VectorEnv[Any, Any, Any]):
         agents = len(self.agents)
         if self.num_envs % agents:
             raise UsageError(
-                f"a game of {self.id!r} has {agents} agents, each a row: {self.num_envs} are no whole games"
+                f"a game of {self.id!r} has {counted(agents, 'agent')}, each a row: {self.num_envs} are no whole games"
             )
         infos: Info = {}
         for i in range(len(self.games)):

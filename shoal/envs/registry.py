@@ -19,6 +19,7 @@ from shoal.api import UsageError
 from shoal.extras import pip_install
 from shoal.settings.kinds import env_kind, envpool_id, gymnasium_id, is_atari
 from shoal.types import Values
+from shoal.words import counted
 
 from . import many_agents, pool, toy, wrappers
 from .advice import constructing, no_env, offered
@@ -26,7 +27,7 @@ from .device_cartpole import ON_DEVICE, ThroughNumPy
 from .given import Given, require_again
 from .options import Backend, EnvOptions
 from .types import Env, Vector
-from .unknown import did_you_mean, of_old_gym
+from .unknown import did_you_mean, of_old_gym, suggestion
 
 # packages that register environments, by how the ids look
 PACKAGES = {
@@ -116,10 +117,15 @@ def find(env: str, options: EnvOptions) -> Found:
         loaded = own_code.load(module, f"environment {env!r}", kind="env")
         if hasattr(loaded, name):
             return _factory(env, getattr(loaded, name), options)
+        if name not in gym.registry and callable(register := getattr(loaded, "register_envs", None)):
+            with constructing(env):
+                _register(register)
         if name not in gym.registry:
             if old := of_old_gym(name):
                 raise UsageError(old)
-            raise UsageError(f"module {module!r} has no {name!r}{did_you_mean(name, offered(loaded))}")
+            raise UsageError(
+                f"module {module!r} has no {name!r}{did_you_mean(name, [*offered(loaded), *gym.registry])}"
+            )
         env = name
     if env.endswith(".py"):
         raise UsageError(f"environment {env!r} is a file: say which of its classes or functions, as in {env}:NAME")
@@ -244,8 +250,10 @@ def _registered(env: str, options: EnvOptions) -> EnvSpec | None:
             raise UsageError(f"environment {env!r} is an old name of an Atari game: ask for {now!r}")
     if sentence := of_old_gym(env):
         raise UsageError(sentence)
+    if "," in env:
+        raise UsageError(f"unknown environment {env!r}: a run has one environment; give each its own run")
     raise UsageError(
-        f"unknown environment {env!r}{did_you_mean(env, [*gym.registry, *BUILT_IN])} (an id that a module or a file "
+        f"unknown environment {env!r}{suggestion(env, [*gym.registry, *BUILT_IN])} (an id that a module or a file "
         f"registers is named with it, as in MODULE:{env} or FILE.py:{env})"
     )
 
@@ -262,6 +270,12 @@ def _current(env: str) -> EnvSpec:
         f"environment {env!r} is an old name of an Atari game, which skips frames by itself: ask for "
         f"{max(now, default='ALE/...-v5')!r}, whose frame_skip, sticky_actions and the like are options"
     )
+
+
+@functools.cache
+def _register(register: Callable[[], object]) -> None:
+    """Let a package that does not register its environments when it is imported register them, once."""
+    register()
 
 
 def import_package(package: str) -> bool:
@@ -293,7 +307,9 @@ def _vector(env: str, made: Any, num: int) -> Vector:
             f"{type(made).__name__}, which has no {lacking[0]}"
         )
     if made.num_envs != num:
-        raise UsageError(f"environment {env!r} made {made.num_envs} environments when it was asked for {num}")
+        raise UsageError(
+            f"environment {env!r} made {counted(made.num_envs, 'environment')} when it was asked for {num}"
+        )
     return cast(Vector, made)
 
 

@@ -9,6 +9,7 @@ from gymnasium import spaces as gs
 from numpy.typing import ArrayLike
 
 from shoal.api import MASK, Action, Arrays, Observation, UsageError
+from shoal.words import counted
 
 from . import composite
 from .action_box import ActionBox
@@ -76,10 +77,9 @@ def _leaves(space: Space, name: str, path: Path, env: str, symbolic: dict[str, t
 
 
 def _leaf(space: Space, name: str, env: str, symbolic: dict[str, tuple[int, ...]]) -> tuple[Observation, Convert]:
+    if 0 in (shape := tuple(int(n) for n in space.shape or ())):
+        raise UsageError(f"environment {env!r} has an observation '{name}' of shape {shape}: it holds no number")
     if isinstance(space, gs.Box):
-        shape = tuple(int(n) for n in space.shape)
-        if 0 in shape:
-            raise UsageError(f"environment {env!r} has an observation '{name}' of shape {shape}: it holds no number")
         if name in symbolic:
             sizes = symbolic[name] * int(np.prod(shape[:-1]))
             return Observation((len(sizes),), "int64", "one_hot", sizes), lambda x: _codes(x)
@@ -185,10 +185,18 @@ def batch_of(space: Space, obs: Nested, num: int | None = None, name: str = "obs
         return {key: batch_of(sub, obs[key], num, f"{name}/{key}") for key, sub in space.spaces.items()}
     if isinstance(space, gs.Tuple):
         if not isinstance(obs, (tuple, list)) or len(obs) != len(space.spaces):
-            raise UsageError(f"'{name}' should be a tuple of {len(space.spaces)} parts, found {type(obs).__name__}")
+            raise UsageError(
+                f"'{name}' should be a tuple of {counted(len(space.spaces), 'part')}, found {type(obs).__name__}"
+            )
         return tuple(batch_of(sub, obs[i], num, f"{name}/{i}") for i, sub in enumerate(space.spaces))
-    array = np.asarray(obs)
     shape = tuple(space.shape or ()) if num is None else (num, *(space.shape or ()))
+    try:
+        array = np.asarray(obs)
+    except ValueError:  # of parts that are unlike, such as the pair that reset() returns
+        raise UsageError(
+            f"'{name}' should have shape {shape}, found a {type(obs).__name__} of {counted(len(obs), 'part')} (of what "
+            "reset() and step() return, the observation alone is expected)"
+        ) from None
     if array.shape != shape:
         raise UsageError(f"'{name}' should have shape {shape}, found {array.shape}")
     if wrong := _outside(space, array):
@@ -217,18 +225,26 @@ def _outside(space: Space, array: np.ndarray) -> str:
 
 
 class ActionCodec:
-    """Turns Shoal's actions into what the environment takes."""
+    """Turns Shoal's actions into what the environment takes. ``leaves``: its parts, or the whole space as one."""
 
     def __init__(self, space: Space, env: str):
         self._convert: composite.Convert | None
-        whole = bool(composite.parts(space))
-        self.action, self._convert = composite.flattened(space, env, _action) if whole else _action(space, env)
+        if composite.parts(space):
+            self.action, self.leaves, self._convert = composite.flattened(space, env, _action)
+        else:
+            self.action, self._convert = _action(space, env)
+            numbers = len(self.action.sizes) + len(self.action.low)
+            self.leaves = [composite.Leaf((), space, self.action, np.arange(numbers))]
 
     def __call__(self, action: np.ndarray) -> Nested:
         return action.copy() if self._convert is None else self._convert(action)  # it may write into them
 
 
-def _action(space: Space, env: str) -> tuple[Action, Convert | None]:
+def _action(space: Space, env: str) -> tuple[Action, composite.Convert | None]:
+    if 0 in (space.shape or ()):
+        raise UsageError(
+            f"environment {env!r} has an action {space} of shape {space.shape}: there is nothing to choose"
+        )
     if isinstance(space, gs.Discrete):
         start, kind = int(space.start), space.dtype
         action = Action("discrete", (int(space.n),))

@@ -10,7 +10,12 @@ import importlib.util
 import io
 import re
 import warnings
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
 from typing import Any
+
+FEWEST = 5  # letters that an id and a text must share: fewer are in too many texts to tell packages apart
 
 
 def of_old_gym(env: str) -> str:
@@ -30,6 +35,56 @@ def of_old_gym(env: str) -> str:
             f"'shimmy[gym-{kind.lower()}]', then --env Gym{kind}Environment-v0 --env-kwargs.env_id {env}"
         )
     return ""
+
+
+def suggestion(env: str, known: list[str]) -> str:
+    """Return what to ask for instead, for a sentence: an installed package's id, or the nearest of those ``known``."""
+    named, whole = of_installed(env)
+    near = "" if whole else did_you_mean(env, known)
+    return near or (f"; did you mean {named!r}?" if named else "")
+
+
+def of_installed(env: str) -> tuple[str, bool]:
+    """Return ``MODULE:ENV`` with the installed module that registers such an id, and whether its text has the whole id
+    (but for the version). ("", False): none. Packages that need Gymnasium are judged by the text of their files, and
+    not imported: of those that call ``register``, the one with the longest beginning of the id, as many are put
+    together of parts."""
+    base = re.sub(r"-v\d+$", "", env)
+    begin = env.rpartition("/")[0] + "/" if "/" in env else ""
+    best, longest = "", len(begin) + FEWEST - 1
+    for package in _packages():
+        for module, text in _registering(package):
+            found = [n for n in range(longest + 1, len(base) + 1) if re.search("[\"']" + re.escape(base[:n]), text)]
+            best, longest = (module, found[-1]) if found else (best, longest)
+    return (f"{best}:{env}", longest == len(base)) if best else ("", False)
+
+
+def _packages() -> list[str]:
+    """Return the modules of the installed distributions that need Gymnasium."""
+    return [
+        module for module, names in metadata.packages_distributions().items()
+        if module.isidentifier() and module not in ("gymnasium", "shoal")
+        and any(re.match(r"gymnasium\b", need) for name in names for need in metadata.requires(name) or ())
+    ]  # fmt: skip
+
+
+def _registering(package: str) -> Iterator[tuple[str, str]]:
+    """Yield the texts of a package's files that register something, each with the module to import for it."""
+    spec = importlib.util.find_spec(package)
+    for folder in map(Path, (spec.submodule_search_locations or ()) if spec is not None else ()):
+        top = _text(folder / "__init__.py")
+        for file in folder.rglob("*.py"):
+            if re.search(r"\bregister\w*\(", text := _text(file)):
+                parts = file.parent.relative_to(folder).parts
+                imported = not parts or file.name != "__init__.py" or parts[0] in top
+                yield package if imported else ".".join((package, *parts)), text
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
 
 
 def did_you_mean(name: str, names: list[str]) -> str:

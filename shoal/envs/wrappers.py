@@ -12,6 +12,7 @@ from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 
 from shoal.api import Arrays, EnvBatch, EnvironmentFailed, EnvSpec, EnvStep, Episode, Observation, UsageError
 from shoal.own_code import place
+from shoal.words import counted
 
 from . import composite, masks
 from .blame import defined_at
@@ -160,7 +161,7 @@ def misfit(space: Space, obs: Nested, name: str = "obs") -> str:
         return next((w for key, sub in space.spaces.items() if (w := misfit(sub, obs[key], f"{name}/{key}"))), "")
     if isinstance(space, gs.Tuple):
         if len(obs) != len(space.spaces):
-            return f"{name!r} of {len(obs)} parts instead of {len(space.spaces)}"
+            return f"{name!r} of {counted(len(obs), 'part')} instead of {len(space.spaces)}"
         return next((w for i, sub in enumerate(space.spaces) if (w := misfit(sub, obs[i], f"{name}/{i}"))), "")
     array = obs if isinstance(obs, np.ndarray) else np.asarray(obs)
     if array.shape != space.shape:

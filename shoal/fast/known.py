@@ -3,32 +3,44 @@ need not walk a graph of one operation to find it."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-FLOAT32_MAX = torch.finfo(torch.float32).max
+
+class _Known(torch.autograd.Function):
+    """A scalar and its gradient, which its node in autograd's graph keeps."""
+
+    @staticmethod
+    def forward(ctx: Any, leaf: Tensor, gradient: Tensor, value: float | Tensor) -> Tensor:
+        ctx.save_for_backward(gradient)
+        if isinstance(value, Tensor):
+            return value.to(leaf.dtype, copy=True)
+        here = torch.tensor(value, dtype=leaf.dtype)
+        return here if leaf.device.type == "cpu" else leaf.new_full((), here.item())
+
+    @staticmethod
+    def backward(ctx: Any, *by_loss: Tensor) -> tuple[Tensor, None, None]:
+        (gradient,) = ctx.saved_tensors
+        return gradient * by_loss[0], None, None
+
+
+_NODE: Any = _Known._backward_cls
 
 
 def known_loss(leaf: Tensor, value: float | Tensor, gradient: Tensor) -> Tensor:
-    """``value``, a scalar whose gradient by ``leaf`` is ``gradient``."""
-    loss = (leaf * gradient).sum()  # has that gradient; not yet the value
-    if isinstance(value, Tensor):
-        loss.data.copy_(value)
-    else:
-        loss.data.fill_(value if abs(value) <= FLOAT32_MAX or math.isnan(value) else math.copysign(math.inf, value))
-    # with its version: `loss += more` changes it in place, and its gradient is another then
-    loss.known = leaf, gradient, loss._version  # type: ignore[attr-defined]
-    return loss
+    """Return ``value`` (a number, or a tensor [] where ``leaf`` lies) as a scalar whose gradient by ``leaf`` is
+    ``gradient``. A GPU is not waited for."""
+    return cast(Tensor, _Known.apply(leaf, gradient, value))  # type: ignore[no-untyped-call]
 
 
 def compiled_loss(
     kernel: Callable[..., float], outputs: Tensor, rest: Sequence[Tensor | float], metrics: int
 ) -> tuple[Tensor, Tensor]:
-    """The loss that ``kernel`` makes of arrays, given ``outputs`` and ``rest`` by position and where to write the
-    gradient by ``outputs`` and so many metrics; and these [metrics]."""
+    """Return the loss that ``kernel`` makes of arrays, given ``outputs`` and ``rest`` by position and where to write
+    the gradient by ``outputs`` and so many metrics; and these [metrics]."""
     gradient, found = torch.empty(outputs.shape, dtype=outputs.dtype), torch.zeros(metrics, dtype=torch.float64)
     given = [r.numpy() if isinstance(r, Tensor) else r for r in (outputs.detach(), *rest)]
     value = kernel(*given, gradient.numpy(), found.numpy())
@@ -38,7 +50,8 @@ def compiled_loss(
 def known_gradient(loss: Tensor, leaf: Tensor) -> Tensor | None:
     """Return the gradient of ``loss`` by ``leaf`` if its kernel has worked it out; None if autograd has to, as where
     more was done with the kernel's result."""
-    known: tuple[Tensor, Tensor, int] | None = getattr(loss, "known", None)
-    if known is None or known[0] is not leaf or known[2] != loss._version:
+    node: Any = loss.grad_fn
+    if not isinstance(node, _NODE):
         return None
-    return known[1]
+    found: Tensor = node.saved_tensors[0]
+    return found if getattr(node.next_functions[0][0], "variable", None) is leaf else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -11,7 +11,6 @@ from torch import nn
 from shoal.api import Tensors
 from shoal.nets.live import LiveTensors
 from shoal.nets.precision import inferring
-from shoal.nets.rowwise import generator_state, restore_generator
 from shoal.types import State
 
 Network = TypeVar("Network", bound=nn.Module)
@@ -43,8 +42,21 @@ class NetworkAgent(Generic[Network, Random]):
         self._live.adopt(params)
 
     def state_dict(self) -> State:
-        return {"nets": self.nets.state_dict(), "rng": generator_state(self.rng)}
+        return {"nets": self.nets.state_dict(), "rng": _generator_state(self.rng)}
 
     def load_state_dict(self, state: State) -> None:
         self.nets.load_state_dict(state["nets"])
-        restore_generator(self.rng, state["rng"])
+        _restore_generator(self.rng, state["rng"])
+
+
+def _generator_state(rng: np.random.Generator | torch.Generator) -> Any:
+    """Return where a generator is, for ``_restore_generator``."""
+    return rng.bit_generator.state if isinstance(rng, np.random.Generator) else rng.get_state()
+
+
+def _restore_generator(rng: np.random.Generator | torch.Generator, state: Any) -> None:
+    """Put a generator where another was."""
+    if isinstance(rng, np.random.Generator):
+        rng.bit_generator.state = state
+    else:
+        rng.set_state(state)

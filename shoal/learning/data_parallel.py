@@ -10,11 +10,12 @@ from itertools import compress
 from typing import Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from shoal.api import Batch, Tensors, Update
 from shoal.fast.rounded import rounded
-from shoal.learning.algorithm import Algorithm, differentiate
+from shoal.learning.algorithm import Algorithm
+from shoal.learning.differentiate import differentiate
 from shoal.learning.gradient_step import GradientStep, finite
 from shoal.ops import excess, global_norm
 from shoal.ops.optimiser import Optimiser, divide
@@ -54,7 +55,8 @@ class DataParallel:
         self.worker = algorithm  # as a member has it: with networks of its own that follow those of the algorithm
         nets = algorithm.nets
         if team is not None:  # all read what one writes
-            for tensor in (t for network in algorithm.frozen for t in network.state_dict(keep_vars=True).values()):
+            beside = [network.state_dict(keep_vars=True) for network in networks_beside(algorithm)]
+            for tensor in (tensor for state in beside for tensor in state.values()):
                 tensor.data = team.zeros(tensor.shape, tensor.dtype).copy_(tensor.data)
             self.worker = copy.copy(algorithm)
             self.worker.nets = rounded(copy.deepcopy(nets))
@@ -62,7 +64,6 @@ class DataParallel:
             for tensor, own in pairs:
                 tensor.data = team.zeros(tensor.shape, tensor.dtype).copy_(tensor.data)
                 own.data = tensor.data if own.dtype == tensor.dtype else team.zeros(own.shape, own.dtype)
-            algorithm.moved()
         learned = dict(zip(nets.parameters(), self.worker.nets.parameters(), strict=True))
         self._learned = [learned[p] for p in step.parameters]
         self.items: Tensors = {}
@@ -88,7 +89,7 @@ class DataParallel:
             self.items[name].copy_(tensor)
 
     def restart(self) -> None:
-        """The optimiser's state has been replaced: the copies are to see the new one."""
+        """Make the copies anew before the next step, since the optimiser's state has been replaced."""
         self.items = {}
 
     def step(self, rows: Tensor) -> tuple[float | None, float, Tensor, Tensor | None]:
@@ -126,10 +127,10 @@ class DataParallel:
     def _share(self, team: Team, items: Tensors) -> None:
         """Common memory for such ``items``, and all that is exchanged."""
         optimiser = self.gradient_step.optimiser
-        assert isinstance(optimiser, Optimiser)
         parameters = self.gradient_step.parameters
-        self._movers = team.size if sum(p.numel() for p in parameters) >= DIVIDED else 1
-        self._optimisers = optimiser.divided(self._movers, team.zeros) if self._movers > 1 else [optimiser]
+        self._movers, self._optimisers = 1, list[Optimiser]()  # where they are several
+        if isinstance(optimiser, Optimiser) and sum(p.numel() for p in parameters) >= DIVIDED:
+            self._movers, self._optimisers = team.size, optimiser.divided(team.size, team.zeros)
         self.items = {k: team.zeros(v.shape, v.dtype) for k, v in items.items()}
         grads = [[team.zeros(p.shape, p.dtype) for p in self._learned] for _ in range(team.size)]
         self._sent = [self._parts(own) for own in grads]  # [from][to][weights]
@@ -177,8 +178,19 @@ class DataParallel:
             team.meet(number)
         value, norm = self._outcome()
         if finite(value, norm):
-            self._optimisers[number].descend(mine, rate, excess(norm, max_norm))
+            self._move(number, mine, rate, excess(norm, max_norm))
             self._round(number)
+
+    def _move(self, number: int, grads: list[Tensor], rate: float, divisor: float) -> None:
+        """Take a step of size ``rate`` along ``grads / divisor``, the gradient of what member ``number`` moves. An
+        optimiser of torch's, which member 0 alone has, knows its rate."""
+        optimiser = self._optimisers[number] if self._movers > 1 else self.gradient_step.optimiser
+        if isinstance(optimiser, Optimiser):
+            optimiser.descend(grads, rate, divisor)
+            return
+        for p, gradient in zip(self.gradient_step.parameters, grads, strict=True):
+            p.grad = gradient.div_(divisor)
+        optimiser.step()
 
     def _sum(self, number: int, own: list[Tensor]) -> list[Tensor]:
         """The gradient of what member ``number`` moves, of which ``own`` is what it has found itself."""
@@ -198,7 +210,7 @@ class DataParallel:
             copied.copy_(weight)
 
     def _gradient(self, rows: Tensor, scalars: list[float]) -> tuple[float, Update, list[Tensor | None]]:
-        """Loss, metrics and gradient of this process's rows."""
+        """Return the loss, metrics and gradient of this process's rows."""
         self.worker.scalars = scalars
         for p in self._learned:
             p.grad = None
@@ -210,11 +222,20 @@ class DataParallel:
         return divide(tensors, self._movers) if self._movers > 1 else [tensors]
 
     def _outcome(self) -> tuple[float, float]:
-        """The minibatch's loss and the norm of its gradient."""
+        """Return the minibatch's loss and the norm of its gradient."""
         return float(self._losses.sum()), math.hypot(*self._norms.tolist())
 
 
+def networks_beside(algorithm: Algorithm) -> list[nn.Module]:
+    """Return the networks that an algorithm keeps beside ``nets``, such as target networks: its attributes, and what
+    lists, tuples and dicts among them hold."""
+    found: list[object] = []
+    for value in vars(algorithm).values():
+        found += value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else [value]
+    return [network for network in found if isinstance(network, nn.Module) and network is not algorithm.nets]
+
+
 def _stacked(update: Update) -> Tensor:
-    """The values of its metrics."""
+    """Return the values of its metrics as one vector."""
     values = [torch.as_tensor(value, dtype=torch.float32) for value in update.metrics.values()]
     return torch.stack(values) if values else torch.empty(0)

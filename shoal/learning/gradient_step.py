@@ -10,9 +10,10 @@ from torch import Tensor, nn
 
 from shoal import transfer
 from shoal.api import Batch, Diverged, Update, UsageError
-from shoal.learning.algorithm import Algorithm, differentiate
-from shoal.learning.optimiser import set_learning_rate
+from shoal.learning.algorithm import Algorithm
+from shoal.learning.differentiate import differentiate
 from shoal.ops import clip, global_norm
+from shoal.ops.optimiser import set_learning_rate
 from shoal.settings.schedule import Linear, at
 
 MAX_SKIPPED = 10  # non-finite updates in a row before the learner gives up
@@ -26,7 +27,8 @@ class GradientStep:
 
     def __init__(self, optimiser: torch.optim.Optimizer, max_norm: float | None, steps: int = 1) -> None:
         self.optimiser = optimiser
-        self._rate: float = optimiser.param_groups[0]["lr"]
+        # one of torch's, given a schedule, has it in its groups until now
+        self._rate: float = getattr(optimiser, "learning_rate", optimiser.param_groups[0]["lr"])
         self._max_norm = math.inf if max_norm is None else max_norm
         self.max_norm = at(self._max_norm, 0.0)
         if isinstance(self._rate, Linear):

@@ -9,11 +9,12 @@ from typing import Protocol
 import torch
 
 from shoal.api import Batch, Stateful, Tensors, Update, UsageError
-from shoal.learning.algorithm import Algorithm, to_device
+from shoal.learning.algorithm import Algorithm
 from shoal.learning.data_parallel import DataParallel, Team
+from shoal.learning.differentiate import to_device
 from shoal.learning.gradient_step import GradientStep
-from shoal.learning.optimiser import load_optimiser
 from shoal.nets.recurrent import column_axis
+from shoal.ops.optimiser import load_optimiser
 from shoal.settings.schedule import schedules
 from shoal.types import State
 

@@ -66,7 +66,6 @@ class OffPolicy(Algorithm):
         self.generator = None if seed is None else torch.Generator().manual_seed(seed)
         self.target_period, self.beta, self.reduction = target_period, beta, reduction
         self.target: Any = inferring(copy.deepcopy(nets))
-        self.frozen = (self.target,)
         self._copied = -1  # the step at which ``follow`` last copied
 
     @classmethod

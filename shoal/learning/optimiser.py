@@ -5,14 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-import torch
 from torch import nn
 
 from shoal.ops import SGD, AdaGrad, Adam, RMSProp
 from shoal.ops.optimiser import Optimiser
 from shoal.settings.ranges import Decay, Fraction, NonNegative, OnlyWith, Positive
 from shoal.settings.schedule import Scheduled
-from shoal.types import State
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,21 +53,3 @@ def make_optimiser(cfg: OptimiserConfig, nets: nn.Module) -> Optimiser:
     return RMSProp(
         nets.parameters(), cfg.learning_rate, cfg.rmsprop_decay, cfg.optimiser_eps, centred=cfg.rmsprop_centred
     )
-
-
-def load_optimiser(optimiser: torch.optim.Optimizer, state: State) -> None:
-    """Take the averages of a saved optimiser, but not its settings: those are the configuration's. ValueError for what
-    cannot be the averages of these parameters."""
-    own = [{k: v for k, v in group.items() if k != "params"} for group in optimiser.param_groups]
-    optimiser.load_state_dict(state)
-    for group, settings in zip(optimiser.param_groups, own, strict=True):
-        group.update(settings)
-        for p in group["params"]:
-            for name, value in optimiser.state[p].items():
-                if not isinstance(value, torch.Tensor) or value.shape not in (p.shape, ()):
-                    raise ValueError(f"'{name}' of the optimiser is no tensor of the shape {list(p.shape)}")
-
-
-def set_learning_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:
-    for group in optimiser.param_groups:
-        group["lr"] = rate

@@ -27,10 +27,12 @@ from shoal.api import (
     spec_size,
     views,
 )
-from shoal.learning.algorithm import Algorithm, differentiate, to_device
+from shoal.learning.algorithm import Algorithm
+from shoal.learning.differentiate import differentiate, to_device
 from shoal.learning.gradient_step import require_no_buffers, skipped
-from shoal.learning.optimiser import OptimiserConfig, load_optimiser, make_optimiser
+from shoal.learning.optimiser import OptimiserConfig, make_optimiser
 from shoal.ops import clip, global_norm
+from shoal.ops.optimiser import load_optimiser
 from shoal.settings.schedule import at
 
 GRADIENT = "gradient"  # the field of a message to the server
@@ -100,7 +102,6 @@ class RemoteLearner:
         self._own = self.weights.to(self.device)  # on the CPU the same
         for p, place in zip(self._parameters, views(self._own, spec).values(), strict=True):
             p.data = place.copy_(p.detach())
-        algorithm.moved()
         self._show()
         self._empty, self._skipped = True, 0  # skipped in a row
         self._steps = 0  # of the server, that its parameters had

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from shoal.api import Batch, Field, Spec, State, Stateful, Tensors, Update
-from shoal.learning.algorithm import Algorithm, differentiate
+from shoal.learning.algorithm import Algorithm
+from shoal.learning.differentiate import differentiate
 from shoal.learning.gradient_step import require_no_buffers, skipped
 from shoal.nets.live import LiveTensors
 from shoal.nets.normaliser import running_of
@@ -66,7 +67,7 @@ class SegmentLearner:
         return grads, Update({**metrics, **self._scheduled, "skipped_updates": 0.0})
 
     def differentiate(self, items: Tensors) -> tuple[float, Tensor | None, Update]:
-        """Give every parameter its ``grad``; see ``algorithm.differentiate``. Returns the loss's value."""
+        """Give every parameter its ``grad``; see ``learning.differentiate``. Returns the loss's value."""
         loss, joined, update = differentiate(self.algorithm, self.algorithm.prepare(Batch(items)))
         return loss.item(), joined, update
 

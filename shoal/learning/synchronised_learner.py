@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from shoal import transfer
 from shoal.api import Arrays, Batch, Field, Spec, Tensors, Update
-from shoal.learning.algorithm import differentiate, to_device
+from shoal.learning.differentiate import differentiate, to_device
 from shoal.learning.learner import SGDLearner, averaged, split
 from shoal.ops import global_norm
 from shoal.types import State

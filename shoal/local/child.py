@@ -201,7 +201,7 @@ def main(arena: Arena, program: bytes, job: Job, pipe: connection.Connection) ->
     except BaseException as error:  # noqa: BLE001 - told to the parent, which names it
         reporter.last()
         if repeats(error):
-            outbox.send(("repeats", None))
+            outbox.send(("repeats", isinstance(error, api.UsageError)))
         if isinstance(error, Unloadable):
             outbox.send(("unloadable", error.why))
         outbox.send(("failed", cause_of(error) + dumps.save(error, job.run_dir)))

@@ -8,6 +8,7 @@ import resource
 from collections.abc import Iterator
 
 from shoal.errors import UsageError
+from shoal.words import counted
 
 EACH = 3  # of a replica: the end of its pipe, of what tells its death, and of what tells it ours
 SPARE_DESCRIPTORS = 128  # for files, logs and libraries
@@ -22,7 +23,8 @@ def make_room(replicas: int) -> None:
         return
     if hard != resource.RLIM_INFINITY and hard < needed:
         raise UsageError(
-            f"{replicas} processes need {needed:,} open files, and this machine allows {hard:,} (ulimit -Hn): "
+            f"{counted(replicas, 'process')} need {counted(needed, 'open file')}, and this machine allows {hard:,} "
+            f"(ulimit -Hn): "
             "start fewer actors, or raise the limit"
         )
     resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))

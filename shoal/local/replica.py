@@ -29,9 +29,11 @@ class Replica:
         self.inbox: Inbox | None = None
         self.restart_at: float | None = None
         self.given_up = False  # it failed too often, and the run goes on without it
-        self.cause = ""  # traceback of the last failure
+        self.cause = ""  # traceback, or sentence, of the last failure
         self.repeats = False  # trying again will fail in the same way
+        self.users = False  # a name or value that the user gave is at fault
         self.failures: deque[float] = deque()
+        self.last, self.in_a_row = "", 0  # cause of the last failure, and how often it came in a row
         self.still_born = 0  # lives in a row that ended before their first step
         self._launch, self._news = launch, news
         self._pipe: Connection | None = None
@@ -41,7 +43,7 @@ class Replica:
         return f"{self.role.name}[{self.index}]"
 
     def start(self) -> None:
-        self.restart_at, self.cause, self.repeats = None, "", False
+        self.restart_at, self.cause, self.repeats, self.users = None, "", False, False
         ours, theirs = connection.Pipe(duplex=False)
         try:
             self.process = self._launch(self, theirs)

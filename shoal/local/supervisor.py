@@ -76,7 +76,7 @@ class Supervisor:
         try:
             if self._launch.resume is not None:
                 checkpointer.resume(self._launch.resume, self._program, self._plan, self._arena, self._aggregator)
-            log.info("%d processes start", len(self._replicas))
+            log.info("processes start: %d", len(self._replicas))
             self._prepare()
             with self._interrupts:
                 return self._go()
@@ -90,7 +90,7 @@ class Supervisor:
         try:
             reason = self._supervise()
             self._shut_down()
-            log.info("ended: %s, after %d steps and %.1f s", reason, self._aggregator.steps, self._aggregator.seconds)
+            log.info("ended: %s (steps: %d, %.1f s)", reason, self._aggregator.steps, self._aggregator.seconds)
             if self._aggregator.changed:
                 self._observe()
             return Report.of(reason, self._aggregator, self._params())
@@ -200,7 +200,7 @@ class Supervisor:
                 if self._checkpoints is not None:
                     self._checkpoints.hear(replica.label, kind, content)
             elif kind == "repeats":
-                replica.repeats = True
+                replica.repeats, replica.users = True, content
             elif kind == "loaded":
                 self._has_loaded(replica)
             elif kind != "unloadable":

@@ -71,6 +71,11 @@ class ActionDistribution:
     def _parts(self, params: Tensor) -> tuple[Tensor, ...]:
         return tuple(torch.split(params, self.sizes, -1))
 
+    def parts(self, params: Tensor) -> tuple[Tensor, ...]:
+        """Return what parameters [..., P] hold: logits, means and log standard deviations, those that there are."""
+        logits, box = params[..., : self.logits], params[..., self.logits :]
+        return (*((logits,) if self.sizes else ()), *(box.chunk(2, -1) if self.action.low else ()))
+
     def _both(self, params: Tensor, action: Tensor | None = None) -> list[tuple[ActionDistribution, Tensor, Any]]:
         """Return the discrete and the continuous part of a mixed action, each with its parameters and its actions."""
         cut = len(self.sizes)

@@ -11,29 +11,38 @@ from shoal.api import Tensors
 
 
 class LiveTensors:
-    """The parameters and buffers of ``module``, to be read or overwritten often; they must stay the same objects, that
-    is, change in place (as optimisers, ``load_state_dict`` and running statistics change them), but for ``adopt``."""
+    """The parameters and buffers of ``module``, to be read or overwritten often. They must stay the same objects, that
+    is, change in place (as optimisers, ``load_state_dict`` and running statistics change them); what they hold may move
+    to other memory (``tensor.data = ...``)."""
 
     def __init__(self, module: nn.Module) -> None:
         self._module = module
-        self._kept: Tensors = dict(module.state_dict())
+        self._own: Tensors = dict(module.state_dict(keep_vars=True))
+        self._kept: Tensors = {}  # without gradients
+        self._at: list[int] = []  # where they were when ``_kept`` became views of them
         self._adopted: Tensors = {}
         self._fits = False  # whether what was loaded had the same shapes
 
     @property
     def tensors(self) -> Tensors:
         """By the names of ``state_dict``."""
-        return self._kept if fast.ENABLED else dict(self._module.state_dict())
+        if not fast.ENABLED:
+            return dict(self._module.state_dict())
+        at = [tensor.data_ptr() for tensor in self._own.values()]
+        if at != self._at:
+            self._kept, self._at = {name: tensor.detach() for name, tensor in self._own.items()}, at
+        return self._kept
 
     def load(self, params: Tensors) -> None:
         """Copy ``params`` in; names and shapes must agree, else ``load_state_dict`` raises and says which do not. The
         shapes are looked at the first time."""
-        if not fast.ENABLED or params.keys() != self._kept.keys() or not self._fits:
+        own = self.tensors
+        if not fast.ENABLED or params.keys() != own.keys() or not self._fits:
             self._module.load_state_dict(params)
             self._fits = True
             return
         with torch.no_grad():
-            torch._foreach_copy_(list(self._kept.values()), [params[name] for name in self._kept])
+            torch._foreach_copy_(list(own.values()), [params[name] for name in own])
 
     def adopt(self, params: Tensors) -> None:
         """From now on the parameters are these tensors, not copies of them, where they have the same dtype: who changes
@@ -43,4 +52,4 @@ class LiveTensors:
         for name, p in self._module.named_parameters():
             if name in params and params[name].dtype == p.dtype:
                 p.data = params[name]
-        self._kept, self._adopted = dict(self._module.state_dict()), params
+        self._adopted = params

@@ -79,16 +79,3 @@ class Rowwise:
     def placed(self, state: Tensors) -> Tensors:
         """A recurrent state on the network's device."""
         return state if self.on_host else {name: v.to(self.device) for name, v in state.items()}
-
-
-def generator_state(rng: np.random.Generator | torch.Generator) -> Any:
-    """Return where a generator is, for ``restore_generator``."""
-    return rng.bit_generator.state if isinstance(rng, np.random.Generator) else rng.get_state()
-
-
-def restore_generator(rng: np.random.Generator | torch.Generator, state: Any) -> None:
-    """Put a generator where another was."""
-    if isinstance(rng, np.random.Generator):
-        rng.bit_generator.state = state
-    else:
-        rng.set_state(state)

@@ -1,4 +1,4 @@
-"""What all optimisers share: their step, their state, and how several processes divide it."""
+"""The base class of optimisers: their step, their state, and how several processes divide it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import Any, TypeVar, overload
 
 import torch
 from torch import Tensor
+from torch.optim.optimizer import ParamsT
 
 from shoal import fast
-from shoal.types import Values
+from shoal.types import State, Values
 
 Own = TypeVar("Own", bound="Optimiser")
 Method = TypeVar("Method", bound=Callable[..., Any])
@@ -23,7 +24,17 @@ def plain(method: Method) -> Method:
 
 
 class Optimiser(torch.optim.Optimizer, ABC):
-    """What all share."""
+    """Base class of Shoal's optimisers.
+
+    defaults: settings of every group of parameters. Where ``lr`` is a schedule, ``learning_rate`` is that, and the
+    groups have its start, a plain number.
+    """
+
+    def __init__(self, params: ParamsT, defaults: Values) -> None:
+        super().__init__(params, defaults)
+        self.learning_rate: float = self.param_groups[0]["lr"]
+        for settings in (self.defaults, *self.param_groups):
+            settings["lr"] = float(settings["lr"])
 
     add_param_group = plain(torch.optim.Optimizer.add_param_group)
     state_dict = plain(torch.optim.Optimizer.state_dict)
@@ -133,3 +144,22 @@ def divide(tensors: list[Tensor], parts: int) -> list[list[Tensor]]:
     """[parts][tensors]: each tensor's elements, flat, in equal parts (views; expects contiguous tensors)."""
     pieces = [t.view(-1).tensor_split(parts) for t in tensors]
     return [[of[i] for of in pieces] for i in range(parts)]
+
+
+def load_optimiser(optimiser: torch.optim.Optimizer, state: State) -> None:
+    """Take the averages of a saved optimiser, but not its settings: those are the configuration's. ValueError for what
+    cannot be the averages of these parameters, of an optimiser of Shoal's (torch's check their own)."""
+    own = [{k: v for k, v in group.items() if k != "params"} for group in optimiser.param_groups]
+    optimiser.load_state_dict(state)
+    for group, settings in zip(optimiser.param_groups, own, strict=True):
+        group.update(settings)
+        for p in group["params"]:
+            for name, value in optimiser.state[p].items() if isinstance(optimiser, Optimiser) else ():
+                if not isinstance(value, torch.Tensor) or value.shape not in (p.shape, ()):
+                    raise ValueError(f"'{name}' of the optimiser is no tensor of the shape {list(p.shape)}")
+
+
+def set_learning_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:
+    """Set the learning rate of all groups of parameters."""
+    for group in optimiser.param_groups:
+        group["lr"] = rate

@@ -13,7 +13,7 @@ from shoal.envs import looking
 from shoal.local.apart import apart
 from shoal.machine import cores
 from shoal.paths import require_folder
-from shoal.planning import costs as files, show
+from shoal.planning import costs_file, show
 from shoal.planning.costs import Costs
 from shoal.planning.measuring import SECONDS, measure
 from shoal.planning.scan import Planner, Point, Row, advice, configured, knee, points
@@ -22,6 +22,7 @@ from shoal.settings.flags import coerce, describe, split
 from shoal.settings.ranges import Envs, Natural, Parts, Positive
 from shoal.simulation import Machine, machine as machines
 from shoal.untrusted import excerpt
+from shoal.words import counted
 
 FLAGS = {
     "target": Positive, "costs": str, "machine": str,
@@ -79,7 +80,7 @@ def _costs(
     """From a file, or measured here and kept."""
     if "costs" in opts:
         path = Path(opts["costs"])
-        known = files.read(path)
+        known = costs_file.read(path)
         known.check(cfg.system(), cfg.env, path)
         return known
     learners = max(point.learners for point in todo)  # several are joined by a channel that one does not have
@@ -158,9 +159,9 @@ def _tell(rows: list[Row], known: Costs, cfg: Any, opts: dict[str, Any], target:
         print(f"bottleneck of the largest: {last.figures.bottleneck()}")
         print(f"what would move it: {advice(last, cfg)}")
         if target is not None:
-            print(f"the smallest that makes {target:,.0f} steps per second: {last.point.actors} actors")
+            print(f"the smallest that makes {target:,.0f} steps per second: {counted(last.point.actors, 'actor')}")
         elif bend is not None:
-            print(f"knee: beyond {bend.point.actors} actors, one more adds less than half of its share")
+            print(f"knee: beyond {counted(bend.point.actors, 'actor')}, one more adds less than half of its share")
         for name in irregular(known):
             print(f"note: the steps of role '{name}' have no order that repeats; each is drawn as often as it was seen")
     if "out" in opts:

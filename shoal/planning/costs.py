@@ -60,25 +60,6 @@ class Costs:
                 raise UsageError(f"{where} has the costs of the {what} {mine}, not of {asked}")
 
 
-def read(path: Path) -> Costs:
-    """Costs from a file. UsageError where it is not one."""
-    try:
-        facts = json.loads(path.read_text(encoding="utf-8"))
-        if facts.pop("format") != FORMAT:
-            raise ValueError("another format")
-        roles = {
-            name: [(float(one["size"]), [_unpacked(b) for b in one["behaviours"]]) for one in found]
-            for name, found in facts.pop("roles").items()
-        }
-        return Costs(roles=roles, **facts)
-    except FileNotFoundError:
-        raise UsageError(f"there is no file of costs '{path}'") from None
-    except (ValueError, KeyError, TypeError, AttributeError, IsADirectoryError) as error:
-        raise UsageError(
-            f"{path} is not a file of costs, as shoal plan writes: {type(error).__name__}: {error}"
-        ) from None
-
-
 def size(program: Program, role: RoleSpec) -> float:
     """Bytes that a replica's step has to do with: items that it puts, batches that it gets, what it keeps itself. Its
     work grows with them."""
@@ -198,25 +179,3 @@ def _packed(behaviour: Behaviour) -> Values:
         "insert": times(behaviour.insert), "steps_per_update": behaviour.steps_per_update,
         "regular": behaviour.regular, "preempt": behaviour.preempt,
     }  # fmt: skip
-
-
-def _unpacked(found: Values) -> Behaviour:
-    def times(values: Sequence[float]) -> Times:
-        return Times(tuple(float(v) for v in values) or (0.0,))
-
-    def op(o: Values) -> Op:
-        if o["do"] != "work":
-            return Op(o["do"], o["port"])
-        stale = times(o["stale"]) if "stale" in o else None
-        phases = tuple((str(k), float(v)) for k, v in o["phases"].items())
-        return Op("work", "", times(o["busy"]), times(o["idle"]), stale, phases, int(o["cores"]))
-
-    def steps(ones: Sequence[Values]) -> tuple[Step, ...]:
-        return tuple(Step(tuple(op(o) for o in s["ops"]), dict(s["counts"])) for s in ones)
-
-    preempt = found["preempt"]
-    return Behaviour(
-        steps(found["cycle"]), steps(found["first"]), tuple(op(o) for o in found["start"]), times(found["insert"]),
-        float(found["steps_per_update"]), bool(found["regular"]),
-        None if preempt is None else (float(preempt[0]), float(preempt[1])),
-    )  # fmt: skip

@@ -14,6 +14,7 @@ from shoal.machine import cores, hardware
 from shoal.planning.costs import Costs, network, size
 from shoal.program import Program
 from shoal.simulation import Behaviour
+from shoal.words import counted
 
 SECONDS = 14.0  # of rehearsals in all, beside the starts of their processes
 MOST_ENVS = 256  # of one rehearsal: beyond, costs go on along a straight line
@@ -35,7 +36,7 @@ def measure(
     roles: dict[str, list[tuple[float, list[Behaviour]]]] = {}
     alone: list[Measured] = []
     for n, program in programs.items():
-        told(f"measuring {program.name} with {n} environments per actor, {each:.0f} s")
+        told(f"measuring {program.name} with {counted(n, 'environment')} per actor, {each:.0f} s")
         alone.append(apart(partial(_rehearse, program, each, True)))
         for name, (bytes_, known) in alone[-1].items():
             if all(bytes_ != s for s, _ in roles.setdefault(name, [])):

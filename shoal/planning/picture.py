@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from html import escape
 
 from shoal.planning.scan import Row
+from shoal.untrusted import markup
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 720, 420, 80, 30, 50, 60
 FONT = "system-ui, -apple-system, Segoe UI, Helvetica, Arial, sans-serif"
@@ -27,9 +27,9 @@ def svg(rows: Sequence[Row], title: str) -> str:
 
     out = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" '
-        f'role="img" font-family="{FONT}" font-size="12"><title>{escape(title)}</title>',
+        f'role="img" font-family="{FONT}" font-size="12"><title>{markup(title)}</title>',
         f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#ffffff"/>',
-        f'<text x="{LEFT}" y="26" font-size="15" fill="{INK}">{escape(title)}: steps per second against actors</text>',
+        f'<text x="{LEFT}" y="26" font-size="15" fill="{INK}">{markup(title)}: steps per second against actors</text>',
     ]
     for row in found:
         at = x(row.point.actors)
@@ -54,7 +54,7 @@ def svg(rows: Sequence[Row], title: str) -> str:
 
 
 def _text(x: float, y: float, text: str, anchor: str = "middle") -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{INK}">{escape(text)}</text>'
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{INK}">{markup(text)}</text>'
 
 
 def _path(points: Sequence[tuple[float, float]]) -> str:

@@ -19,6 +19,7 @@ from shoal.shm.arena import Arena
 from shoal.shm.queue_reader import EachReader, QueueReader
 from shoal.shm.session import Session
 from shoal.types import Values
+from shoal.words import counted
 
 WARM = 2  # steps of every role before the time counts
 START, MOST = 20.0, 3.0  # seconds, and times the seconds asked for, by which these must be done
@@ -166,7 +167,8 @@ def rehearse(program: Program, seconds: float, teams: bool = True) -> list[Playe
         if warm is None and time.monotonic() - begun > START + MOST * seconds:
             slow = next(p for p in players if len(p.steps) <= WARM)
             raise api.UsageError(
-                f"role '{slow.name}' did not finish {WARM + 1} steps within {START + MOST * seconds:.0f} seconds: give "
+                f"role '{slow.name}' did not finish {counted(WARM + 1, 'step')} within "
+                f"{counted(START + MOST * seconds, 'second')}: give "
                 "it more --seconds"
             )
     for player in players:

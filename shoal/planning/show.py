@@ -11,7 +11,8 @@ from rich.table import Table
 from shoal.planning.costs import Costs
 from shoal.planning.scan import Row
 from shoal.program.draw import human_bytes
-from shoal.terminal import OFF_TERMINAL, styled
+from shoal.terminal import OFF_TERMINAL, cell, styled
+from shoal.words import counted
 
 
 def note(text: str) -> None:
@@ -22,9 +23,9 @@ def note(text: str) -> None:
 def progress(row: Row) -> None:
     """Say what a point makes as soon as that is known."""
     if row.figures is None:
-        note(f"  {row.point.actors} actors: {row.why}")
+        note(f"  {counted(row.point.actors, 'actor')}: {row.why}")
     else:
-        note(f"  {row.point.actors} actors: {row.steps:,.0f} steps/s")
+        note(f"  {counted(row.point.actors, 'actor')}: {row.steps:,.0f} steps/s")
 
 
 def costs(known: Costs) -> None:
@@ -33,7 +34,7 @@ def costs(known: Costs) -> None:
     for role, found in known.roles.items():
         for bytes_, behaviours in found:
             for phase, (mean, spread) in phases(behaviours[0].cycle).items():
-                table.add_row(role, human_bytes(bytes_), phase, f"{1e3 * mean:,.3f} ms", f"±{spread:.0%}")
+                table.add_row(cell(role), human_bytes(bytes_), cell(phase), f"{1e3 * mean:,.3f} ms", f"±{spread:.0%}")
     _console().print(table)
     print(f"with all {known.cores} cores at work, each makes {known.busy:.0%} of what one makes alone")
 
@@ -67,13 +68,13 @@ def table(rows: Sequence[Row]) -> None:
         point, figures = row.point, row.figures
         head = [str(point.actors), str(point.learners or 1), str(point.envs or ""), *([str(point.nodes)] * several)]
         if figures is None:
-            shown.add_row(*head, "-", "", "", "", "", *([""] * several), row.why)
+            shown.add_row(*head, "-", "", "", "", "", *([""] * several), cell(row.why))
             continue
         lag = figures.policy_lag()
         shown.add_row(
             *head, f"{row.steps:,.0f}", f"{figures.updates:,.1f}", f"{row.gain:.0%}",
             "" if lag is None else f"{lag[0]:g}/{lag[1]:g}", human_bytes(max(row.memory)),
-            *([f"{human_bytes(max(*figures.sent, *figures.received))}/s"] * several), figures.bottleneck(),
+            *([f"{human_bytes(max(*figures.sent, *figures.received))}/s"] * several), cell(figures.bottleneck()),
         )  # fmt: skip
     _console().print(shown)
 

@@ -15,11 +15,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from gymnasium import spaces as gs
 from torch import Tensor
 
-from shoal.api import MASK, Observation, ShoalError, UsageError
-from shoal.envs.spaces import integer_scale
+from shoal.api import ShoalError, UsageError
 from shoal.extras import pip_install
 from shoal.nets.actor_critic import ActorCritic
 from shoal.nets.cem_network import CEMNetwork
@@ -29,6 +27,7 @@ from shoal.nets.q_network import QNetwork
 from shoal.nets.recurrent_q_network import RecurrentQNetwork
 from shoal.paths import require_new, shown
 from shoal.policy import Policy
+from shoal.policy.export_description import describe
 from shoal.policy.export_module import PolicyModule
 from shoal.types import Values
 from shoal.untrusted import excerpt
@@ -92,8 +91,6 @@ def _whole(out: Path) -> Iterator[Path]:
 def policy_module(policy: Policy) -> PolicyModule:
     """The policy's network in float32, whatever it was trained in."""
     nets = getattr(policy.agent, "nets", None)
-    if isinstance(policy.codec.action_space, (gs.Dict, gs.Tuple)):
-        raise UsageError(f"actions of several parts ({policy.codec.action_space}) are not exported yet")
     if not isinstance(nets, (ActorCritic, QNetwork, RecurrentQNetwork, DPGNetwork, CEMNetwork, EvolutionPolicy)):
         raise UsageError("only policies with Shoal's own networks (such as ActorCritic or QNetwork) can be exported")
     nets = copy.deepcopy(nets).cpu().eval().requires_grad_(False)
@@ -103,94 +100,7 @@ def policy_module(policy: Policy) -> PolicyModule:
         nets.refer()
     else:
         nets.precision, nets.device = "fp32", "cpu"
-    return PolicyModule(nets, list(policy.spec.observations), policy.codec.action_space).eval()
-
-
-def describe(policy: Policy, module: PolicyModule, example: tuple[Tensor, ...], outputs: list[Tensor]) -> Values:
-    """Return what ``model.json`` says of inputs, outputs, and how they relate to the environment."""
-    spaces = policy.codec.parts
-    inputs = []
-    for name, tensor in zip(module.inputs(), example, strict=True):
-        entry: Values = {"name": name, **_array(tensor)}
-        if name in spaces:
-            path, space = spaces[name]
-            entry |= {"path": path, "space": str(space), "from": _conversion(space, policy.spec.observations[name])}
-        else:
-            entry["from"] = _FROM.get(name, "output `next/" + name.removeprefix("state/") + "` of the step before")
-        inputs.append(entry)
-    return {
-        "environment": policy.cfg.env,
-        "observation_space": str(policy.codec.observation_space),
-        "action_space": str(policy.codec.action_space),
-        "inputs": inputs,
-        "outputs": [{"name": n, **_array(t)} for n, t in zip(module.outputs(), outputs, strict=True)],
-        "recurrent": bool(module.state_names),
-        "action": "`action` is the best guess, as the environment takes it (a batch of them). " + _sampling(module),
-        "normaliser": "inside the model" if len(getattr(module.nets, "norms", ())) else "none",
-    }
-
-
-_FROM = {
-    MASK: "the environment's info['action_mask'], as truth values: what is false is not chosen, and its value or logit "
-    "is minus infinity",
-    "first": "true for the first observation of an episode: the state is then taken as zero",
-    "obs/last_action": "zeros at an episode's first observation; then the action before: of a discrete space its index "
-    "from 0, of a Box the flat, unclipped values in the policy's own units, those of `mean`",
-    "obs/last_reward": "0 at an episode's first observation; then the reward of the step before, as used in training",
-}
-
-
-def _array(tensor: Tensor) -> Values:
-    return {"dtype": str(tensor.dtype).removeprefix("torch."), "shape": ["batch", *tensor.shape[1:]]}
-
-
-def _sampling(module: PolicyModule) -> str:
-    if module.deterministic:
-        return "The policy is deterministic; while it was trained, Gaussian noise was added."
-    if module.q_learning:
-        return "`q` are the action values it is the argmax of."
-    if isinstance(module.space, gs.Box):
-        box = module.box
-        drawn = "To draw one: x = mean + exp(log_std) * noise from N(0, 1)"
-        if box.same:
-            return f"{drawn}, reshaped and clipped to the space."
-        return (
-            f"{drawn}, clipped from {box.low.tolist()} to {box.high.tolist()}; then {box.middle.tolist()} + "
-            f"{box.half.tolist()} * x, reshaped and clipped to the space."
-        )
-    if isinstance(module.space, gs.Discrete):
-        return "To draw one: softmax(logits), plus the space's start."
-    sizes = module.nets.dist.sizes  # type: ignore[union-attr]
-    return f"To draw one: a softmax over each part of the logits, of {sizes} values in this order."
-
-
-def _conversion(space: Any, leaf: Observation) -> str:
-    if leaf.kind == "mask":
-        return "as truth values: what is false is not chosen, and its value or logit is minus infinity"
-    if isinstance(space, gs.Discrete):
-        return f"minus {space.start}, as [1]" if space.start else "as [1]"
-    if isinstance(space, (gs.MultiDiscrete, gs.MultiBinary)) or leaf.kind == "one_hot":
-        start = np.ravel(getattr(space, "start", 0)).tolist()
-        return "flattened" + (f", minus {start}" if any(start) else "")
-    if leaf.kind == "image" and (space.low.min(), space.high.max()) != (0, 255):
-        spread = f"values from {space.low.min()} to {space.high.max()} spread over 0 to 255 and rounded, then "
-        return spread + _turned(space, leaf)
-    if leaf.kind == "vector" and (scale := integer_scale(space)) is not None:
-        divisors = np.unique(scale).tolist()
-        return f"divided by {divisors[0] if len(divisors) == 1 else scale.tolist()}"
-    return _turned(space, leaf)
-
-
-def _turned(space: Any, leaf: Observation) -> str:
-    if leaf.kind == "image" and tuple(space.shape) != leaf.shape:
-        if tuple(space.shape[2:]) == leaf.shape[1:]:
-            return "[S, C, H, W] with its first two axes joined"
-        return {
-            2: "[H, W] with a first axis added",
-            3: "[H, W, C] turned to [C, H, W]",
-            4: "[S, H, W, C] turned to [S, C, H, W] and its first two axes joined",
-        }[len(space.shape)]
-    return "as it is"
+    return PolicyModule(nets, list(policy.spec.observations), policy.spec.action, policy.codec.action_leaves).eval()
 
 
 # --------------------------------------------------------------------------------------- formats
@@ -322,7 +232,7 @@ def _check(to: str, path: Path, module: PolicyModule, inputs: tuple[Tensor, ...]
     for outputs in found:
         for name, got, want in zip(module.outputs(), outputs, expected, strict=True):
             want = want[: len(got)]
-            if name == "action" and got.dtype == torch.int64:
+            if name in module.actions() and got.dtype == torch.int64:
                 continue  # of two values equal up to rounding either may win
             if isinstance(module.nets, CEMNetwork):  # so it is with the actions that it tries
                 same = torch.isclose(got, want, rtol=TOLERANCE, atol=TOLERANCE).flatten(1).all(1)

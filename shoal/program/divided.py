@@ -7,6 +7,7 @@ from dataclasses import replace
 from shoal.api import PART, Field, WiringError, bounds, spec_size
 from shoal.program.groups import Topology
 from shoal.program.wiring import Channel
+from shoal.words import counted
 
 
 def owners(program: Topology, channel: Channel) -> int:
@@ -61,4 +62,4 @@ def line(program: Topology, channel: Channel) -> str:
     """Return how a picture describes the parts."""
     count = owners(program, channel)
     whose = "one for each reader" if channel.kind == "queue" else "one of each writer"
-    return f"cut into {count} part{'s' * (count != 1)}, {whose}"
+    return f"cut into {counted(count, 'part')}, {whose}"

@@ -5,6 +5,8 @@ from __future__ import annotations
 from shoal.api import GROUPS, spec_nbytes
 from shoal.program import Program, divided, groups
 from shoal.program.wiring import Channel, Port, RoleSpec
+from shoal.untrusted import one_line
+from shoal.words import counted
 
 
 def text(program: Program) -> str:
@@ -38,9 +40,10 @@ def mermaid(program: Program) -> str:
     ids = {role.name: f"r{i}" for i, role in enumerate(program.roles)}
     out = [f"%% {_title(program)}", "flowchart LR"]
     for role in program.roles:
-        out.append(f'  {ids[role.name]}["<b>{role_line(role)}</b><br/>{role_detail(role)}"]')
+        out.append(f'  {ids[role.name]}["<b>{entities(role_line(role))}</b><br/>{role_detail(role)}"]')
     for i, channel in enumerate(program.channels.values()):
-        label = "<br/>".join([f"<b>{channel.name}</b> ({channel.kind})", *channel_lines(program, channel)])
+        lines = map(entities, channel_lines(program, channel))
+        label = "<br/>".join([f"<b>{entities(channel.name)}</b> ({channel.kind})", *lines])
         opening, closing = ("[(", ")]") if channel.kind == "replay" else ("([", "])")
         out.append(f'  c{i}{opening}"{label}"{closing}')
         for role, port in program.ends(channel, "write"):
@@ -51,6 +54,14 @@ def mermaid(program: Program) -> str:
             label = reads(port)
             out.append(f"  c{i} -->" + (f"|{label}|" if label else "") + f" {ids[role.name]}")
     return "\n".join(out) + "\n"
+
+
+def entities(text: str) -> str:
+    """``text`` as a label of Mermaid shows it, which reads HTML and ends at a quotation mark."""
+    return text.translate(_ENTITIES)
+
+
+_ENTITIES = str.maketrans({"#": "#35;", "&": "#amp;", '"': "#quot;", "<": "#lt;", ">": "#gt;"})
 
 
 def human_bytes(n: float) -> str:
@@ -71,10 +82,10 @@ def field_lines(channel: Channel, most: int = 8) -> list[str]:
     """The arrays of one item, with shapes; of parameters only their number."""
     if channel.kind in ("params", "shared"):
         count = len(channel.spec)
-        return [f"{count} tensor{'s' * (count != 1)}" + (", latest version wins" if channel.kind == "params" else "")]
+        return [f"{counted(count, 'tensor')}" + (", latest version wins" if channel.kind == "params" else "")]
     fields = list(channel.spec.items())
     shown = fields if len(fields) <= most else fields[: most - 1]
-    lines = [f"{name} {shape(field.shape)} {field.dtype}" for name, field in shown]
+    lines = [f"{one_line(name)} {shape(field.shape)} {field.dtype}" for name, field in shown]
     return lines + ([f"and {len(fields) - len(shown)} more"] if len(shown) < len(fields) else [])
 
 
@@ -84,16 +95,16 @@ def size_lines(program: Program, channel: Channel) -> list[str]:
         return [f"filled once, {human_bytes(program.memory()[channel.name])} in all"]
     lines = groups.lines(program, channel) if channel.kind in GROUPS else []
     if channel.kind in ("queue", "replay"):
-        writers, plural = program.writers(channel), "s" * (channel.capacity != 1)
+        writers = program.writers(channel)
         each = f" of each of {writers} writers" if writers > 1 else ""
-        lines.append(f"room for {channel.capacity} item{plural}{each}")
+        lines.append(f"room for {counted(channel.capacity, 'item')}{each}")
     if channel.kind == "replay":
         kept = getattr(channel.table, "capacity", None)
         tables = program.readers(channel)
         each = f" in each of {tables} tables" if tables > 1 else ""
-        lines += [f"keeps {kept:,} samples{each}"] if kept else []
+        lines += [f"keeps {counted(kept, 'sample')}{each}"] if kept else []
         per_insert = channel.ratio.samples_per_insert
-        drawn = f", then draws each {per_insert:g} times" if per_insert is not None else ""
+        drawn = f", then draws each {per_insert:g} time{'s' * (per_insert != 1)}" if per_insert is not None else ""
         lines.append(f"waits for {channel.ratio.min_size:,}{drawn}")
     lines += [divided.line(program, channel)] if channel.divided else []
     item, total = spec_nbytes(channel.spec), program.memory()[channel.name]
@@ -105,7 +116,7 @@ def shape(dims: tuple[int, ...]) -> str:
 
 
 def role_detail(role: RoleSpec) -> str:
-    threads = f"{role.threads} thread{'s' * (role.threads != 1)}"
+    threads = f"{counted(role.threads, 'thread')}"
     return f"{role.device}, {threads}" + _FAILS.get(role.on_failure, "")
 
 
@@ -116,8 +127,8 @@ def _title(program: Program) -> str:
     processes = sum(role.replicas for role in program.roles)
     roles, channels = len(program.roles), len(program.channels)
     return (
-        f"{program.name}: {roles} role{'s' * (roles != 1)} in {processes} processes, "
-        f"{channels} channel{'s' * (channels != 1)}, {human_bytes(sum(program.memory().values()))} of buffers"
+        f"{program.name}: {counted(roles, 'role')} in {counted(processes, 'process')}, "
+        f"{counted(channels, 'channel')}, {human_bytes(sum(program.memory().values()))} of buffers"
     )
 
 

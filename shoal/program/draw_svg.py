@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from html import escape
 
 from shoal.program.picture import ChannelPicture, Live, Picture
 from shoal.program.program import Program
+from shoal.untrusted import markup
 
 TITLE, BODY, LINE = 15.0, 12.0, 17.0  # font sizes and line height
 PAD, GAP_X, GAP_Y, MARGIN = 14.0, 56.0, 28.0, 24.0
@@ -92,13 +92,13 @@ def draw(picture: Picture, live: Live | None = None) -> str:
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" '
         f'height="{height:.0f}" role="img" font-family="{FONT}">'
-        f"<title>{escape(picture.caption)}</title>"
+        f"<title>{markup(picture.caption)}</title>"
         '<defs><marker id="tip" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="7" markerHeight="7" '
         f'orient="auto-start-reverse"><path d="M0 0 L10 5 L0 10 z" fill="{EDGE}"/></marker></defs>'
     )
     foot = (
         f'<text x="{MARGIN}" y="{height - MARGIN / 2:.0f}" font-size="{BODY}" fill="{EDGE}">'
-        f"{escape(picture.caption)}</text>"
+        f"{markup(picture.caption)}</text>"
     )
     return "\n".join([head, *parts, *cards, foot, "</svg>"]) + "\n"
 
@@ -261,7 +261,7 @@ def _card(card: Card) -> str:
     out = []
     if card.name:
         kind = "role" if card.kind == "role" else "channel"
-        out.append(f'<g data-{kind}="{escape(card.name)}" tabindex="0" role="button">')
+        out.append(f'<g data-{kind}="{markup(card.name)}" tabindex="0" role="button">')
     for copy in range(card.copies - 1, -1, -1):
         x, y = card.x + copy * STACK, card.y + copy * STACK
         out.append(
@@ -294,7 +294,7 @@ def _dots(card: Card, x: float, y: float) -> list[str]:
     for i, phase in enumerate(card.phases):
         colour, shape = SYMBOLS[fares(phase)]
         at = f"translate({x + i % DOTS_PER_ROW * DOT:.1f} {y + i // DOTS_PER_ROW * DOT:.1f})"
-        told = f"<title>{escape(f'{card.name}[{i}]: {phase}')}</title>"
+        told = f"<title>{markup(f'{card.name}[{i}]: {phase}')}</title>"
         out.append(f'<g transform="{at}" data-phase="{fares(phase)}">{told}{shape.format(colour)}</g>')
     return out
 
@@ -312,5 +312,5 @@ def _bar(card: Card, x: float, y: float) -> list[str]:
 def _text(text: str, x: float, y: float, size: float, colour: str, weight: str = "400", anchor: str = "start") -> str:
     return (
         f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" font-weight="{weight}" fill="{colour}" '
-        f'text-anchor="{anchor}">{escape(text)}</text>'
+        f'text-anchor="{anchor}">{markup(text)}</text>'
     )

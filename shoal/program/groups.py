@@ -8,6 +8,7 @@ import numpy as np
 
 from shoal.api import GROUPS, WiringError, spec_nbytes
 from shoal.program.wiring import Channel, Port, RoleSpec
+from shoal.words import counted
 
 ROUNDS = 2  # items of a reduce channel that each replica keeps: of the round that it reads, and of the next
 DRAFTS = 2  # copies of each row of a board: one is read while the other is written
@@ -75,7 +76,7 @@ def lines(program: Topology, channel: Channel) -> list[str]:
     """Return how a picture describes the use of such a channel."""
     members = program.writers(channel)
     if channel.kind == "reduce":
-        return [f"{'mean' if channel.mean else 'sum'} over {members} replicas"]
+        return [f"{'mean' if channel.mean else 'sum'} over {counted(members, 'replica')}"]
     if channel.kind == "board":
-        return [f"{members} row{'s' * (members != 1)}, the latest of each wins"]
-    return [f"changed in place by {members} worker{'s' * (members != 1)}, without a lock"]
+        return [f"{counted(members, 'row')}, the latest of each wins"]
+    return [f"changed in place by {counted(members, 'worker')}, without a lock"]

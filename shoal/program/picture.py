@@ -12,6 +12,7 @@ from shoal.program import draw
 from shoal.program.draw import field_lines, human_bytes, reads, role_detail, role_line, size_lines
 from shoal.program.program import Program
 from shoal.types import Values
+from shoal.words import counted
 
 FILE = "program.json"
 KINDS = ("queue", "replay", "params", "shared", "constant", "board", "reduce")
@@ -80,7 +81,7 @@ class Picture:
             lines = tuple(field_lines(c)), tuple(size_lines(program, c))
             channels.append(ChannelPicture(c.name, c.kind, *lines, writers, readers, spec_nbytes(c.spec), target))
         roles = tuple(RolePicture(r.name, role_line(r), role_detail(r), r.replicas) for r in program.roles)
-        return cls(f"{program.name}: {processes} processes, {total} of buffers", roles, tuple(channels))
+        return cls(f"{program.name}: {counted(processes, 'process')}, {total} of buffers", roles, tuple(channels))
 
     def to_json(self) -> Values:
         """Return the picture as ``program.json`` holds it, for ``from_json``."""

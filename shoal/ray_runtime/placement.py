@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from shoal.api import UsageError
 from shoal.program import Program, RoleSpec
+from shoal.words import counted
 
 BACKGROUND = 0.01  # CPUs of a role that takes a small share of the processors
 Resources = Mapping[str, float]
@@ -126,7 +127,7 @@ def check(wanted: Sequence[Unit], nodes: Sequence[Node], what: str = "the cluste
     lacking = [name for name, amount in unit.needs.items() if amount > most[name] + 1e-9]
     if lacking:
         name = lacking[0]
-        found = f"the largest of its {len(nodes)} node{'s' * (len(nodes) != 1)} has {show(name, most[name])}"
+        found = f"the largest of its {counted(len(nodes), 'node')} has {show(name, most[name])}"
         raise UsageError(
             f"{what} has no room for {unit.label}, which needs {show(name, unit.needs[name])} on one node: {found}"
         )
@@ -135,7 +136,7 @@ def check(wanted: Sequence[Unit], nodes: Sequence[Node], what: str = "the cluste
     roles = ", ".join(f"{len(found)} x {role}" for role, found in _by_role(over).items())
     raise UsageError(
         f"{what} is too small for this program: it needs {_list(needs, short)}, found {_list(has, short)} on "
-        f"{len(nodes)} node{'s' * (len(nodes) != 1)}; without room: {roles} (fewer --actors need less)"
+        f"{counted(len(nodes), 'node')}; without room: {roles} (fewer --actors need less)"
     )
 
 

@@ -151,7 +151,7 @@ class RemoteReplica(Replica):
         self._mail: deque[Message] = deque()
 
     def start(self) -> None:
-        self.restart_at, self.cause = None, ""
+        self.restart_at, self.cause, self.repeats, self.users = None, "", False, False
         begun = self._begin(self)
         if isinstance(begun, RemoteProcess):
             self.process = begun

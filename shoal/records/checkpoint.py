@@ -199,7 +199,7 @@ def newest(folder: Path) -> Checkpoint:
     ShoalError if there is none, or if the newest was written in a format that this version does not read.
     """
     damaged = 0
-    for path in _named(folder):
+    for path in named(folder):
         if not (path / _MANIFEST).is_file():
             damaged += 1
             log.warning("the checkpoint '%s' is damaged: it has no %s; it is set aside", path, _MANIFEST)
@@ -298,10 +298,10 @@ class _Damaged(Exception):
 
 def _complete(folder: Path) -> list[Path]:
     """Folders with a manifest, newest first."""
-    return sorted((p for p in _named(folder) if (p / _MANIFEST).is_file()), key=_order, reverse=True)
+    return sorted((p for p in named(folder) if (p / _MANIFEST).is_file()), key=_order, reverse=True)
 
 
-def _named(folder: Path) -> list[Path]:
+def named(folder: Path) -> list[Path]:
     """Return what has the name of a checkpoint."""
     if not folder.is_dir():
         return []

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import csv
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from shoal.api import ShoalError
+from shoal.api import ShoalError, UsageError
 from shoal.paths import shown
-from shoal.untrusted import excerpt
+from shoal.records.formats import check_format
+from shoal.types import Values
+from shoal.untrusted import RUN_FORMAT, excerpt, parse_json, read_text
 
 
 @contextlib.contextmanager
@@ -22,3 +24,19 @@ def reading(path: Path) -> Iterator[None]:
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError, csv.Error) as error:
         detail = excerpt(f"{type(error).__name__}: {error}".partition("\n")[0])
         raise ShoalError(f"{shown(path)} is damaged: {detail}") from None
+
+
+def read_json(path: Path, what: str, keys: Sequence[str] = ()) -> Values:
+    """What a file of ``what`` says, under ``keys`` at least. ShoalError where this version does not read its format."""
+    try:
+        data = parse_json(read_text(path))
+    except (FileNotFoundError, NotADirectoryError):
+        raise UsageError(f"'{shown(path.parent)}' holds no {what}: there is no {path.name}") from None
+    except ValueError as error:
+        raise ShoalError(f"{shown(path)} is damaged: {excerpt(error)}") from None
+    if not isinstance(data, dict):
+        raise ShoalError(f"{shown(path)} is damaged: expected an object with names, found {type(data).__name__}")
+    check_format(path, data, RUN_FORMAT)
+    if lacking := [key for key in keys if key not in data]:
+        raise ShoalError(f"{shown(path)} is damaged: it lacks {', '.join(map(repr, lacking))}")
+    return data

@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 
 from shoal.api import NO_NUMBERS, Tensors
-from shoal.records.damage import reading
+from shoal.records.damage import read_json, reading
 from shoal.records.metric_files import append_row
-from shoal.records.run_dir import index, read_json
+from shoal.records.param_files import index
 from shoal.records.tensor_files import save_tensors
 from shoal.records.whole_files import write_whole
-from shoal.untrusted import bounded_lines
+from shoal.untrusted import bounded_lines, open_text
 
 SCORES = ("mean", "std", "min", "max")
 COLUMNS = ("steps", "episodes", *SCORES)
@@ -75,7 +75,7 @@ class EvaluationFiles:
         """The environment steps of the last evaluation."""
         if not (self.path / FILE).is_file():
             return None
-        with reading(self.path / FILE), open(self.path / FILE, newline="", encoding="utf-8") as file:
+        with reading(self.path / FILE), open_text(self.path / FILE) as file:
             return max((int(row["steps"]) for row in csv.DictReader(bounded_lines(file))), default=None)
 
     def _keep(self, steps: int, version: int, score: float, episodes: int, params: Tensors) -> None:
@@ -97,7 +97,7 @@ def newest(run_dir: Path) -> dict[str, float]:
     path = run_dir / FILE
     if not path.is_file():
         return {}
-    with reading(path), open(path, newline="", encoding="utf-8") as file:
+    with reading(path), open_text(path) as file:
         row: dict[str, str] = {}
         for row in csv.DictReader(bounded_lines(file)):  # noqa: B007 - the last one is wanted
             pass
@@ -120,7 +120,7 @@ def forget_after(run_dir: Path, steps: int) -> None:
             film.unlink()
     path = run_dir / FILE
     if path.is_file() and path.stat().st_size:  # a disk that was full leaves an empty one
-        with reading(path), open(path, newline="", encoding="utf-8") as file:
+        with reading(path), open_text(path) as file:
             header, *rows = list(csv.reader(bounded_lines(file)))
             kept = [row for row in rows if len(row) == len(header) and int(row[0]) <= steps]
         text = io.StringIO()

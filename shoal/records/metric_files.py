@@ -27,7 +27,7 @@ from shoal.records.damage import reading
 from shoal.records.live_file import LiveFile
 from shoal.records.whole_files import write_whole
 from shoal.types import Values
-from shoal.untrusted import MAX_LINE, bounded_lines
+from shoal.untrusted import MAX_LINE, bounded_lines, open_bytes, open_text
 
 TRAINING = ("row", "steps", "updates", "episodes", "episode_return", "episode_length")
 PERFORMANCE = ("row", "steps", "seconds", "steps_per_second", "updates_per_second", "memory", "restarts")
@@ -124,7 +124,7 @@ def read_curve(run: str | Path) -> list[dict[str, float]]:
 def newest_steps(run: Path) -> int:
     """Return the steps in the newest whole row of a run's directory, without reading the others; 0: there is none."""
     try:
-        with open(run / "metrics.csv", "rb") as file:
+        with open_bytes(run / "metrics.csv") as file:
             names = file.readline().decode().strip().split(",")
             file.seek(max(file.tell(), file.seek(0, os.SEEK_END) - TAIL))
             rows = file.read().rpartition(b"\n")[0].splitlines()
@@ -136,7 +136,7 @@ def newest_steps(run: Path) -> int:
 def _read(path: Path) -> list[dict[str, float]]:
     if not path.is_file():
         raise UsageError(f"'{shown(path.parent)}' holds no metrics: there is no {path.name}")
-    with reading(path), open(path, newline="", encoding="utf-8") as file:
+    with reading(path), open_text(path) as file:
         rows = [
             {name: float(cell) for name, cell in row.items() if cell} for row in csv.DictReader(bounded_lines(file))
         ]
@@ -227,7 +227,7 @@ class _Table:
 
     def _rows(self) -> tuple[list[str], list[list[str]]]:
         """The columns, and every whole row (a killed run may have left half of its last one)."""
-        with reading(self._path), open(self._path, newline="", encoding="utf-8") as file:
+        with reading(self._path), open_text(self._path) as file:
             header, *rows = list(csv.reader(bounded_lines(file)))
         return header, [row for row in rows if len(row) == len(header)]
 
@@ -244,7 +244,7 @@ class _Table:
 @contextlib.contextmanager
 def _mapped(path: Path) -> Iterator[bytes | mmap.mmap]:
     """The content of a file, of which only what is looked at is read."""
-    with open(path, "rb") as file:
+    with open_bytes(path) as file:
         if not os.fstat(file.fileno()).st_size:  # nothing can be mapped
             yield b""
             return
@@ -278,7 +278,7 @@ def append_row(path: Path, row: Mapping[str, Any]) -> None:
     nothing."""
     columns, new, text = list(row), list[str](), io.StringIO()
     if path.is_file() and path.stat().st_size:
-        with open(path, newline="", encoding="utf-8") as file:
+        with open_text(path) as file:
             reader = csv.DictReader(bounded_lines(file))
             columns = list(reader.fieldnames or ())
             new = [name for name in row if name not in columns]

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from shoal.records.param_files import NEWEST, save_params
 from shoal.records.report import Report
-from shoal.records.run_dir import NEWEST, save_params
 
 PUBLISH_SECONDS = 10.0  # seconds between two publications
 MAX_TIME_SHARE = 0.005  # of the time, at most, that they take

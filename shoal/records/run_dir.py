@@ -21,24 +21,22 @@ from pathlib import Path
 from typing import Any
 
 from shoal import machine, own_code
-from shoal.api import ShoalError, Tensors, UsageError
+from shoal.api import ShoalError, UsageError
 from shoal.metering.aggregator import MOST_INFOS, Snapshot
 from shoal.paths import fixed, require_new, shown
 from shoal.records import checkpoint
 from shoal.records.checkpoint import Checkpoint
-from shoal.records.damage import reading
-from shoal.records.formats import check_format
+from shoal.records.damage import read_json, reading
 from shoal.records.logs import RunLog
 from shoal.records.metric_files import MetricFiles
+from shoal.records.param_files import NEWEST, save_params
 from shoal.records.presence import DirectoryGone, Presence
 from shoal.records.report import Report
-from shoal.records.run_lock import RunLock
-from shoal.records.tensor_files import save_tensors
+from shoal.records.run_lock import RunLock, require_unlocked
 from shoal.records.whole_files import write_whole
 from shoal.types import Values
-from shoal.untrusted import RUN_FORMAT, excerpt, parse_json, read_text, require_plain
+from shoal.untrusted import RUN_FORMAT, read_text, require_plain
 
-NEWEST = "newest"  # folder of the parameters of a run that goes on
 NO_OVERWRITE = "; a run never overwrites another"
 PACKAGES = ("torch", "numpy", "gymnasium", "ale-py", "envpool", "mujoco")
 
@@ -84,6 +82,7 @@ class RunDirectory:
         self._outdated: list[Path] = []  # what a run that goes on replaces, until its first row
         self._before: bytes | None = None  # config.json of a run that goes on, until it does
         self._made: bool | None = not self.path.exists()  # None: the run was there before
+        require_unlocked(self.path)
         require_new(self.path, NO_OVERWRITE)
         try:
             self.path.mkdir(parents=True, mode=0o700, exist_ok=True)
@@ -172,7 +171,8 @@ class RunDirectory:
         """Write into ``report.json`` that the run failed, and why; nothing where that cannot be written. Of a new run
         that was refused nothing is left after ``close``; one that was to go on with other settings, and did not, keeps
         those it had."""
-        self._refused = self._made is not None and self._last is None and isinstance(error, UsageError)
+        begun = self._last is not None and self._last.steps
+        self._refused = self._made is not None and not begun and isinstance(error, UsageError)
         if self._refused or isinstance(error, DirectoryGone):
             return
         if self._before is not None:
@@ -218,79 +218,13 @@ class RunDirectory:
             raise ShoalError(f"cannot write '{self.path / name}': {error.strerror}") from None
 
 
-# ------------------------------------------------------------------------------------ parameters
-def save_params(path: Path, report: Report) -> None:
-    """One ``params-CHANNEL.safetensors`` per channel, then ``params.json``, each written whole or not at all."""
-    files = {channel: f"params-{channel.replace('/', '.')}.safetensors" for channel in report.params}
-    for channel, params in report.params.items():
-        save_tensors(params, path / files[channel])
-    facts = {"steps": report.steps, "updates": report.updates}
-    write_whole(path / "params.json", index(facts, files, report.params))
-
-
-def index(facts: Mapping[str, Any], files: Mapping[str, str], params: Mapping[str, Tensors]) -> str:
-    """What ``params.json`` says: the ``facts``, and of each params channel its file and the types and shapes of its
-    tensors."""
-    channels = {
-        name: {"file": files[name], "tensors": {k: [str(v.dtype), list(v.shape)] for k, v in tensors.items()}}
-        for name, tensors in params.items()
-    }
-    return json.dumps({"format": RUN_FORMAT, **facts, "channels": channels}, indent=2) + "\n"
-
-
-def load_params(path: Path, channel: str | None = None) -> tuple[int, Tensors]:
-    """(updates, tensors) of a params channel (None: of the only one), as a run saved them: at its end or, of one that
-    goes on or was killed, what it published or its newest checkpoint, whichever is newer. ShoalError if there are none
-    of it."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    if not (path / "params.json").is_file():
-        saved = checkpoint.newest_params(path / checkpoint.FOLDER, channel)
-        published = load_params(path / NEWEST, channel) if (path / NEWEST / "params.json").is_file() else None
-        if found := max((each for each in (saved, published) if each is not None), key=lambda p: p[0], default=None):
-            return found
-    facts = read_json(path / "params.json", "parameters (the run has published none yet, and has no checkpoint)")
-    with reading(path / "params.json"):
-        channels = {name: Path(entry["file"]).name for name, entry in facts["channels"].items()}
-        updates = int(facts["updates"])
-    if channel is None and len(channels) == 1:
-        (channel,) = channels
-    if channel is None:
-        raise ShoalError(f"'{shown(path)}' holds parameters of the channels {sorted(channels)}: say which")
-    if channel not in channels:
-        raise ShoalError(f"'{shown(path)}' holds no parameters of the channel '{channel}', only of {sorted(channels)}")
-    file = path / channels[channel]
-    if not file.is_file():
-        raise ShoalError(f"'{path}' lacks the file '{file.name}' that its params.json names")
-    try:
-        return updates, load_file(file)
-    except (SafetensorError, OSError) as error:
-        raise ShoalError(f"'{file}' is no safetensors file, or damaged: {excerpt(error)}") from None
-
-
-def read_json(path: Path, what: str, keys: Sequence[str] = ()) -> Values:
-    """What a file of ``what`` says, under ``keys`` at least. ShoalError where this version does not read its format."""
-    if not path.is_file():
-        raise UsageError(f"'{shown(path.parent)}' holds no {what}: there is no {path.name}")
-    try:
-        data = parse_json(read_text(path))
-    except ValueError as error:
-        raise ShoalError(f"{shown(path)} is damaged: {excerpt(error)}") from None
-    if not isinstance(data, dict):
-        raise ShoalError(f"{shown(path)} is damaged: expected an object with names, found {type(data).__name__}")
-    check_format(path, data, RUN_FORMAT)
-    if lacking := [key for key in keys if key not in data]:
-        raise ShoalError(f"{shown(path)} is damaged: it lacks {', '.join(map(repr, lacking))}")
-    return data
-
-
 def read_report(path: Path) -> Report | None:
     """Return how the run in ``path`` ended; None where nothing says so."""
     file = path / "report.json"
-    if not file.is_file():
+    try:
+        facts = read_json(file, "report")
+    except UsageError:  # there is none, or none any more: a run that goes on has removed it
         return None
-    facts = read_json(file, "report")
     with reading(file):
         return Report.from_json(facts)
 

@@ -8,25 +8,64 @@ import json
 import os
 from pathlib import Path
 
-from shoal.api import UsageError
+from shoal.errors import UsageError
 from shoal.untrusted import counter, parse_json
 
 NAME = "run.lock"
 
 
+def is_held(descriptor: int) -> bool:
+    """Return True if a process of this machine holds the lock on an open file. Where the system lists its locks it is
+    looked up, not tried: whoever tries a lock holds it for a moment, in which a run could not start."""
+    inode = f":{os.fstat(descriptor).st_ino} "
+    try:
+        with open("/proc/locks", encoding="ascii") as locks:
+            return any("FLOCK" in line and inode in line for line in locks)
+    except OSError:
+        return not _is_free(descriptor)
+
+
+def _is_free(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    fcntl.flock(descriptor, fcntl.LOCK_UN)
+    return True
+
+
 def is_locked(run_dir: Path) -> bool:
-    """Return True if some process runs in ``run_dir`` at this moment."""
+    """Return True if some process of this machine runs in ``run_dir`` at this moment."""
     try:
         descriptor = os.open(run_dir / NAME, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         return False
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
+        return is_held(descriptor)
     finally:
         os.close(descriptor)
-    return False
+
+
+def require_unlocked(run_dir: Path) -> None:
+    """UsageError that names the process, if one runs in ``run_dir``."""
+    if is_locked(run_dir):
+        with contextlib.suppress(OSError):
+            descriptor = os.open(run_dir / NAME, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+            try:
+                raise _going_on(run_dir, descriptor)
+            finally:
+                os.close(descriptor)
+
+
+def _going_on(run_dir: Path, descriptor: int) -> UsageError:
+    return UsageError(f"the run in '{run_dir}' is still going on (process {_facts(descriptor).get('pid', 'unknown')})")
+
+
+def _facts(descriptor: int) -> dict[str, int]:
+    with contextlib.suppress(ValueError, AttributeError):
+        found = parse_json(os.pread(descriptor, 4096, 0).decode())
+        return {name: counter(n) for name, n in found.items()}
+    return {}
 
 
 class RunLock:
@@ -41,10 +80,10 @@ class RunLock:
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            pid = self._read().get("pid", "unknown")
+            error = _going_on(run_dir, self._descriptor)
             os.close(self._descriptor)
-            raise UsageError(f"the run in '{run_dir}' is still going on (process {pid})") from None
-        self.launch = self._read().get("launch", -1) + 1
+            raise error from None
+        self.launch = _facts(self._descriptor).get("launch", -1) + 1
         self._write()
 
     def at_least(self, launch: int) -> None:
@@ -57,12 +96,6 @@ class RunLock:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
-
-    def _read(self) -> dict[str, int]:
-        with contextlib.suppress(ValueError, AttributeError):
-            found = parse_json(os.pread(self._descriptor, 4096, 0).decode())
-            return {name: counter(n) for name, n in found.items()}
-        return {}
 
     def _write(self) -> None:
         text = json.dumps({"pid": os.getpid(), "launch": self.launch}).encode().ljust(64) + b"\n"

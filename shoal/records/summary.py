@@ -6,6 +6,7 @@ import contextlib
 import csv
 import logging
 import math
+import re
 import shlex
 import sys
 import time
@@ -18,12 +19,13 @@ import numpy as np
 
 from shoal.metering.aggregator import WINDOW, Snapshot
 from shoal.metering.bottleneck import bottleneck
+from shoal.records.damage import read_json
 from shoal.records.evaluation_files import BEST, FILE as EVALUATIONS, UNFINISHED
 from shoal.records.report import Report
-from shoal.records.run_dir import read_json
 from shoal.records.whole_files import write_whole
 from shoal.types import Values
-from shoal.untrusted import bounded_lines, one_line, printable
+from shoal.untrusted import bounded_lines, one_line, open_text, printable
+from shoal.words import counted
 
 NAME = "summary.md"
 WRITE_SECONDS = 30.0  # seconds between two writings
@@ -85,19 +87,20 @@ class Summary(logging.Handler):
 
     # ----------------------------------------------------------------------------------- contents
     def _lines(self, facts: Values, state: str) -> list[str]:
-        env, path = facts["config"].get("env", ""), shlex.quote(str(self.path))
+        env, path = facts["config"].get("env", ""), one_line(shlex.quote(str(self.path)))
         machine, versions = facts.get("hardware", {}), facts.get("versions", {})
         memory = f"{machine.get('memory', 0) / 2**30:.0f} GiB"
         clock = time.strftime(CLOCK, time.localtime(self._began))
         lines = [
-            f"# {facts['system']} on {env}, seed {facts['seed']}", "",
-            f"{state if chr(10) not in state else state.splitlines()[-1]} (written {time.strftime(CLOCK)})", "",
+            f"# {_text(facts['system'])} on {_text(env)}, seed {_text(facts['seed'])}", "",
+            f"{_text(state if chr(10) not in state else state.splitlines()[-1])} (written {time.strftime(CLOCK)})", "",
             "| | |", "| --- | --- |",
             *_rows({
-                "command": f"`{self._command}`", "began": clock,
+                "command": _code(self._command), "began": clock,
                 "preset": f"{facts.get('preset', 'none')} ({self._why})", "runtime": facts.get("runtime", ""),
                 "machine": ", ".join([
-                    machine.get("processor", ""), f"{machine.get('cores', '?')} cores", memory, *machine.get("gpus", [])
+                    machine.get("processor", ""), counted(machine["cores"], "core") if "cores" in machine else "",
+                    memory, *machine.get("gpus", [])
                 ]),
                 "versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
                 "git commit": facts.get("git") or "none",
@@ -119,7 +122,7 @@ class Summary(logging.Handler):
             lines = [f"Return of the last {len(self._returns)} training episodes: {_interval([*self._returns])}"]
         rows: list[dict[str, str]] = []
         if (self.path / EVALUATIONS).is_file():
-            with open(self.path / EVALUATIONS, newline="", encoding="utf-8") as file:
+            with open_text(self.path / EVALUATIONS) as file:
                 rows = list(csv.DictReader(bounded_lines(file)))
         if rows:
             lines += ["", "| evaluated at steps | episodes | mean return, 95 % interval |", "| ---: | ---: | --- |"]
@@ -140,19 +143,34 @@ class Summary(logging.Handler):
             for role, phases in s.phase_seconds.items()
         })  # fmt: skip
         return [
-            f"{s.steps:,} steps and {s.updates:,} updates in {s.seconds:,.0f} s: {pace:,.0f} steps/s, "
+            f"{counted(s.steps, 'step')} and {counted(s.updates, 'update')} in {s.seconds:,.0f} s: {pace:,.0f} "
+            f"steps/s, "
             f"{s.updates / s.seconds if s.seconds else 0.0:,.1f} updates/s; restarts: {s.restarts}",
             "", f"Bottleneck: {slow or 'not known'}",
         ]  # fmt: skip
 
     def _told(self) -> list[str]:
-        out = [f"- {text}" + (f" ({n} times)" if n > 1 else "") for text, n in self._warnings.most_common(SHOWN)]
+        out = [f"- {_text(text)}" + (f" ({n} times)" if n > 1 else "") for text, n in self._warnings.most_common(SHOWN)]
         more = len(self._warnings) - SHOWN
         return [*out, *([f"- and {more} others: logs/run.log"] if more > 0 else [])]
 
 
 def _rows(cells: Mapping[str, Any]) -> list[str]:
-    return [f"| {name} | {one_line(str(value)).replace('|', chr(92) + '|')} |" for name, value in cells.items()]
+    return [f"| {name} | {_text(value).replace('|', chr(92) + '|')} |" for name, value in cells.items()]
+
+
+def _text(value: Any) -> str:
+    """A value on one line, none of whose brackets are a link or what a link refers to."""
+    return _LINK.sub(r"]\\\1", one_line(str(value)))
+
+
+_LINK = re.compile(r"\]([(\[:])")
+
+
+def _code(text: str) -> str:
+    """``text`` as code within a line, fenced by more backticks than it has in a row."""
+    longest = max(map(len, re.findall("`+", text)), default=0)
+    return f"{'`' * (longest + 1)}{' ' * (longest > 0)}{text}{' ' * (longest > 0)}{'`' * (longest + 1)}"
 
 
 def _interval(values: Sequence[float]) -> str:

@@ -10,6 +10,7 @@ from typing import Literal
 
 from shoal.api import Field, Spec, WiringError
 from shoal.replay.layout import Arrays, Layout, Options, each, make_layout, shown, steps_and_envs
+from shoal.words import counted
 
 STATE = "state/"
 PROBES = ("probe/first/", "probe/last/")
@@ -85,7 +86,9 @@ class SequenceOptions(Options):
                 f"{self.burn_in}, {self.eps}, {self.eta} and {self.rescale}."
             )
         if self.stride > self.length:
-            raise WiringError(f"A stride of {self.stride} steps would leave steps out of sequences of {self.length}.")
+            raise WiringError(
+                f"A stride of {counted(self.stride, 'step')} would leave steps out of sequences of {self.length}."
+            )
         if self.stack > 100 or self.length + self.burn_in > 30_000:
             raise WiringError(
                 f"A table of sequences stacks at most 100 frames and has sequences of at most 30000 steps, got "

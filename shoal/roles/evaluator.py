@@ -12,6 +12,7 @@ import numpy as np
 
 from shoal.api import Agent, Context, EnvBatch, EnvironmentFailed, Episode, ParamsReader, Stateful, Tensors
 from shoal.types import State, Values
+from shoal.words import counted
 
 log = logging.getLogger("shoal.roles")
 WARN_AFTER_SECONDS = 30.0  # seconds without the end of an episode, after which an evaluation says so
@@ -29,7 +30,7 @@ class Returns(list[float]):
         self.why = ""
         if unfinished:
             missing = self.asked - len(self)
-            self.why = f"{unfinished} of {self.asked} episodes did not end within {within}"
+            self.why = f"{unfinished} of {counted(self.asked, 'episode')} did not end within {within}"
             self.why += f", and {missing} of them did not begin" if missing else ""
             self.why += ": their returns so far count"
         infos: dict[str, list[float]] = {}
@@ -56,7 +57,7 @@ class Episodes:
         num = env.num_envs
         self.quota = [episodes // num + (i < episodes % num) for i in range(num)]
         self.episodes: list[list[Episode]] = [[] for _ in range(num)]
-        self.unfinished, self._asked, self._within = 0, episodes, f"{max_steps:,} steps"
+        self.unfinished, self._asked, self._within = 0, episodes, counted(max_steps, "step")
         self._seed, self._round = seed, 0
         self._steps, self._patience = 0, time.monotonic() + WARN_AFTER_SECONDS
         self._reset(seed)
@@ -86,7 +87,8 @@ class Episodes:
         rows = np.flatnonzero(ended)
         if len(rows) != len(step.episodes):
             raise EnvironmentFailed(
-                f"{self.env.spec.id} ended {len(rows)} episodes but reported {len(step.episodes)} returns"
+                f"{self.env.spec.id} ended {counted(len(rows), 'episode')} but reported "
+                f"{counted(len(step.episodes), 'return')}"
             )
         self._age += step.valid
         for row, episode in zip(rows, step.episodes, strict=True):

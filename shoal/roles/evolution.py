@@ -31,6 +31,7 @@ from shoal.api import (
 )
 from shoal.roles.evaluator import MAX_STEPS, WARN_AFTER_SECONDS
 from shoal.types import State
+from shoal.words import counted
 
 log = logging.getLogger("shoal.roles")
 
@@ -162,7 +163,7 @@ class EvolutionWorker:
         episodes = [(0, 0.0)] * self.env.num_envs
         returns, lengths = self._play(episodes, self._generator(block, 1), self.limit, 0.0, None)
         if cut := np.count_nonzero(lengths >= self.limit):
-            told = f"{cut} of {len(lengths)} episodes did not end within {self.limit:,} steps"
+            told = f"{cut} of {counted(len(lengths), 'episode')} did not end within {counted(self.limit, 'step')}"
             log.warning("the evaluation of the unperturbed policy: %s: their returns so far count", told)
         return float(np.mean(returns))
 

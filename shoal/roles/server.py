@@ -23,6 +23,7 @@ from shoal.api import (
     Update,
 )
 from shoal.roles.divergence import explain
+from shoal.words import counted
 
 log = logging.getLogger("shoal.roles")
 
@@ -79,8 +80,8 @@ class ServerRole:
         if self.params.version:  # an earlier life has published, and was never saved
             (part,) = published(self.params).values()
             self.shard.offer(part)
-            told = "%s[%d] goes on with the parameters it published last, after %d updates; its optimiser begins anew"
-            log.warning(told, self.ctx.role, self.ctx.index, self.params.version - 1)
+            told = "%s[%d] goes on with the parameters it published last, after %s; its optimiser begins anew"
+            log.warning(told, self.ctx.role, self.ctx.index, counted(self.params.version - 1, "update"))
 
     def step(self) -> None:
         metrics = self.ctx.metrics
@@ -128,8 +129,8 @@ class ServerRole:
         self.shard.load_state_dict(state["shard"])
         self._sum, self._count = state["sum"], state["count"]
         if (lost := self.params.version - state["version"]) > 0:
-            log.warning("%s[%d] goes on from its checkpoint after %d updates: the %d since are lost in its part of the "
-                        "parameters", self.ctx.role, self.ctx.index, state["version"] - 1, lost)  # fmt: skip
+            told = "%s[%d] goes on from its checkpoint after %s: the %d since are lost in its part of the parameters"
+            log.warning(told, self.ctx.role, self.ctx.index, counted(state["version"] - 1, "update"), lost)
             self.ctx.metrics.record("lost_updates", lost)
             self._sum, self._count = None, 0
 

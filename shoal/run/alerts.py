@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any
 
 from shoal.types import Values
+from shoal.words import counted
 
 AFTER = 300.0  # seconds without progress that are a stall
 FALL = 0.5  # of what the return has gained, lost again
@@ -45,9 +46,9 @@ class Alarm:
         if steps != self._steps:
             self._steps, self._moved = steps, seconds
         elif seconds - self._moved >= self._after:
-            self._tell("stalled", steps, f"no step for {seconds - self._moved:.0f} s, at {steps:,.0f} steps")
+            self._tell("stalled", steps, f"no step for {seconds - self._moved:.0f} s, at {counted(steps, 'step')}")
         if row.get("restarts"):
-            self._tell("restarted", None, f"{self._part} failed and was restarted, at {steps:,.0f} steps")
+            self._tell("restarted", None, f"{self._part} failed and was restarted, at {counted(steps, 'step')}")
         if (score := row.get("episode_return")) is not None and math.isfinite(score):
             self._look(float(score), seconds)
 

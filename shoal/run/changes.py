@@ -26,6 +26,7 @@ from shoal.settings.flags import expect, flag_name, ranged, short_name, unknown
 from shoal.settings.schedule import plain
 from shoal.types import Values
 from shoal.untrusted import one_line
+from shoal.words import counted
 
 ROLLOUT = {"envs", "total_envs", "unroll"}  # where a replica holds its rollout itself, no channel has its shape
 REPLAYS_ENVIRONMENTS = "the serial runtime plays its environments again, as they were"
@@ -126,7 +127,7 @@ def told(changes: Sequence[Mapping[str, Any]]) -> list[str]:
     """A line of each of a run's changes: ``learning_rate 0.001 -> 0.0001 at 20,000 steps``."""
     return [
         ", ".join(f"{one_line(name)} {_text(was)} -> {_text(now)}" for name, (was, now) in change["settings"].items())
-        + f" at {change['steps']:,} steps"
+        + f" at {counted(change['steps'], 'step')}"
         for change in changes
     ]
 

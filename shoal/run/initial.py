@@ -14,7 +14,8 @@ import torch
 from shoal.api import Context, Role, ShoalError, Spec, Tensors, UsageError
 from shoal.paths import shown
 from shoal.program import Program
-from shoal.records.run_dir import load_params, read_json
+from shoal.records.damage import read_json
+from shoal.records.param_files import load_params
 from shoal.systems.es.evolution import TASK
 from shoal.untrusted import brief, excerpt, require_plain
 from shoal.zoo import located

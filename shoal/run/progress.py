@@ -23,6 +23,7 @@ from shoal.run.symptoms import Symptoms
 from shoal.runtime.launch import Stop
 from shoal.terminal import OFF_TERMINAL, styled
 from shoal.untrusted import one_line
+from shoal.words import counted
 
 PLAIN_EVERY = 5.0  # seconds between two lines when the output is not a terminal
 KNOWN = {  # records that have a name and a place of their own
@@ -238,7 +239,7 @@ class Progress:
             rate += f", {steps_rate * self.env.frames_per_step:,.0f} frames/s"
         shown = "none yet"
         if s.episodes:
-            shown = f"{number(s.episode_return)} (mean of {min(s.episodes, WINDOW)}, {s.episodes:,} episodes)"
+            shown = f"{number(s.episode_return)} (mean of {min(s.episodes, WINDOW)}, {counted(s.episodes, 'episode')})"
             curve = self._spark.text(24) if self.live is not None else ""
             shown += f" {curve}" if curve else ""
         out = [
@@ -286,7 +287,7 @@ class Progress:
     def _awaited(self, s: Snapshot) -> str:
         """When the first update comes, at the pace so far."""
         made = max(s.steps, self._made[1])
-        after = f"after about {self.first:,.0f} steps"
+        after = f"after about {counted(self.first, 'step')}"
         if not made or not s.seconds:
             return f"{after}: environments start"
         return f"{after}, in {clock(max(0.0, self.first - made) * s.seconds / made)} at this pace"

@@ -16,8 +16,7 @@ from shoal.own_code import absolute
 from shoal.own_settings import own_settings
 from shoal.paths import fixed
 from shoal.records.checkpoint import FOLDER
-from shoal.records.damage import reading
-from shoal.records.run_dir import read_json
+from shoal.records.damage import read_json, reading
 from shoal.run import changes, ranks
 from shoal.run.beside import ALONE, Beside
 from shoal.run.finished import check_unfinished

@@ -20,12 +20,13 @@ from shoal.api import Tensors, UsageError
 from shoal.envs import given, is_given, require_again
 from shoal.paths import fixed, shown
 from shoal.policy import Policy
-from shoal.records.damage import reading
+from shoal.records.damage import read_json, reading
 from shoal.records.evaluation_files import BEST
 from shoal.records.formats import check_format
 from shoal.records.metric_files import read_curve
+from shoal.records.param_files import load_params
 from shoal.records.report import Report
-from shoal.records.run_dir import load_params, read_json, read_report
+from shoal.records.run_dir import read_report
 from shoal.roles.evaluator import Returns
 from shoal.run.population.training import best_member, is_population
 from shoal.run.trust import check as check_trust
@@ -34,6 +35,7 @@ from shoal.settings.config import build, coerce_all
 from shoal.settings.flags import choice, short_name, unknown
 from shoal.types import Values
 from shoal.untrusted import RUN_FORMAT, brief, excerpt, parse_json, require_plain
+from shoal.words import counted
 from shoal.zoo import is_zoo, located
 
 
@@ -77,7 +79,11 @@ class Run:
         return str(self.path)
 
     def __repr__(self) -> str:
-        how = "running, or killed" if self.report is None else f"{self.report.steps:,} steps, {self.report.reason}"
+        how = (
+            "running, or killed"
+            if self.report is None
+            else f"{counted(self.report.steps, 'step')}, {self.report.reason}"
+        )
         return f"<Run {shown(self.path)!r}: {short_name(self.system)} on {self.config['env']}, {how}{self._gained}>"
 
     @property
@@ -85,7 +91,7 @@ class Run:
         """How it ended, in words."""
         if self.report is None:
             return "running, or killed"
-        return f"{self.report.reason}, {self.report.steps:,} steps{self._gained}"
+        return f"{self.report.reason}, {counted(self.report.steps, 'step')}{self._gained}"
 
     @property
     def _gained(self) -> str:

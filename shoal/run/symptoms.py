@@ -12,6 +12,7 @@ import numpy as np
 
 from shoal.metering.aggregator import Snapshot
 from shoal.settings.schedule import linear
+from shoal.words import counted
 
 PAGE = "docs/not-learning.md"
 EPISODES = 100  # at the beginning and at the end of a run, which are compared
@@ -103,7 +104,9 @@ class Cause:
 def _endless(run: Symptoms) -> str:
     each = (run.steps - run.ended_at) / max(1, run.cfg.num_actors() * getattr(run.cfg, "envs", 1))
     return (
-        f"no episode has ended for {each:,.0f} steps of each environment" if each >= MAX_STEPS_WITHOUT_EPISODE else ""
+        f"no episode has ended for {counted(each, 'step')} of each environment"
+        if each >= MAX_STEPS_WITHOUT_EPISODE
+        else ""
     )
 
 
@@ -158,7 +161,11 @@ def _growing(run: Symptoms) -> str:
 def _short_replay(run: Symptoms) -> str:
     replay = getattr(run.cfg, "replay", 0) if getattr(run.cfg, "items_are_steps", False) else 0
     short = 0 < replay < run.length
-    return f"the replay ({replay:,} transitions) is shorter than an episode ({run.length:,.0f} steps)" if short else ""
+    return (
+        f"the replay ({counted(replay, 'transition')}) is shorter than an episode ({counted(run.length, 'step')})"
+        if short
+        else ""
+    )
 
 
 def _random(run: Symptoms) -> str:

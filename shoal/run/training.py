@@ -52,6 +52,7 @@ from shoal.settings.schedule import plain
 from shoal.systems import SystemName, name_of
 from shoal.topology.config import SystemConfig, anchored, rooted
 from shoal.types import Values
+from shoal.words import counted
 
 Directory = RunDirectory | ranks.Elsewhere
 MOST_SENTENCES = 2  # on why a run does not learn
@@ -63,6 +64,7 @@ log = logging.getLogger("shoal.run")
 @own_settings()
 def train(
     system: SystemName | str | Path | SystemConfig,
+    env: Any = None,
     *,
     preset: str = "auto",
     config: str | os.PathLike[str] | None = None,
@@ -94,6 +96,8 @@ def train(
     from shoal import systems
 
     given, overrides = RunOptions.divide(settings)
+    if env is not None:
+        overrides["env"] = env
     if isinstance(system, SystemConfig):
         overrides = {**system.given_fields(), **overrides}
         system = name_of(system)
@@ -302,7 +306,10 @@ class Training:
         how = self.options.evaluation
         if how.every and self.policy is not None and report.reason not in EXIT_CODES:
             if self.options.shows:
-                print(f"evaluating what it ended with: {how.episodes} episodes (all else is saved)", file=sys.stderr)
+                print(
+                    f"evaluating what it ended with: {counted(how.episodes, 'episode')} (all else is saved)",
+                    file=sys.stderr,
+                )
             returns = final_evaluation(
                 self.system, self.resolved.cfg, how, self.path, report, self.policy, self.options.seed, self.apart
             )

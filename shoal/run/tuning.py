@@ -32,6 +32,7 @@ from shoal.settings.schedule import Linear
 from shoal.settings.toml_text import to_toml
 from shoal.types import Values
 from shoal.untrusted import brief, number, one_line, parse_json, read_text
+from shoal.words import counted
 
 PARTS = 10  # moments of a trial at which it may be ended
 FIELDS = ("learning_rate", "entropy_cost", "gamma", "gae_lambda", "noise_std")  # searched where nobody says which
@@ -194,9 +195,14 @@ class Study:
             return f"trial {trial.number}: {report.reason}, and run again when the study goes on"
         if report.reason == "observer":
             study.tell(trial, state=optuna.trial.TrialState.PRUNED)
-            return f"trial {trial.number}: ended after {report.steps:,} steps, {report.episode_return:.4g} ({shown})"
+            return (
+                f"trial {trial.number}: ended after {counted(report.steps, 'step')}, {report.episode_return:.4g} "
+                f"({shown})"
+            )
         if math.isnan(report.episode_return):
-            raise UsageError(f"no episode has ended in {report.steps:,} steps: a trial needs more of them for a score")
+            raise UsageError(
+                f"no episode has ended in {counted(report.steps, 'step')}: a trial needs more of them for a score"
+            )
         study.tell(trial, report.episode_return)
         return f"trial {trial.number}: {report.episode_return:.4g} ({shown})"
 

@@ -18,7 +18,7 @@ from shoal.settings.flags import expect, flag_name, ranged, short_name, unknown
 from shoal.settings.kinds import INTERFACES, env_kind, preset_kinds
 from shoal.settings.schedule import Linear, linear
 from shoal.types import Values
-from shoal.untrusted import RUN_FORMAT, brief, parse_json, read_text
+from shoal.untrusted import RUN_FORMAT, brief, excerpt, parse_json, read_text
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -114,6 +114,9 @@ def _layered(Config: Any, layers: Sequence[tuple[str, Mapping[str, Any]]], name:
                 raise _with_place(UsageError(f"'{key}' is an option of the run, {hint}"), origin)
             if field not in values:
                 where = "key" if origin.startswith("file") else "setting"
+                if isinstance(value, Mapping):
+                    told = f"'{excerpt(key)}' is a section, and settings are keys at the top, without sections"
+                    raise _with_place(UsageError(told), origin)
                 names = [*values, *RUN_OPTIONS] if origin == "argument" else list(values)
                 raise _with_place(unknown(where, key, names, name), origin)
             values[field] = expect(hints[field], over(values[field], value), subject(field, origin))

@@ -20,6 +20,7 @@ from shoal.settings.ranges import Range, number
 from shoal.settings.schedule import SCHEDULED, Linear, is_schedule, read
 from shoal.types import Values
 from shoal.untrusted import brief, excerpt
+from shoal.words import counted
 
 Groups = list[tuple[str, list[str]]]  # flags, each with the words after it
 REPLACED_FLAGS = {"anneal": "learning_rate", "anneal_clip": "clip"}  # settings that are now values of others
@@ -237,7 +238,7 @@ def _parse_flag(field: str, hint: Any, words: list[str], expected: str) -> Any:
     if many and len(words) == 1:
         words = words[0].replace(",", " ").split()
     if not many and len(words) != 1:
-        found = "nothing" if not words else f"{len(words)} values ('{excerpt(' '.join(words))}')"
+        found = "nothing" if not words else f"{counted(len(words), 'value')} ('{excerpt(' '.join(words))}')"
         raise UsageError(f"{flag} expects {expected}, found {found}")
     text = words[0] if words else ""
     if type(None) in get_args(hint) and text.lower() in ("none", "null"):

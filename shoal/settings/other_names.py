@@ -92,6 +92,12 @@ SETTINGS: dict[str, tuple[str, ...]] = {  # field or option -> names in SB3, Cle
     "seed": ("random_seed", "rng_seed"),
 }  # fmt: skip
 
+FLAGS: dict[str, tuple[str, ...]] = {  # of commands
+    "episodes": ("n_episodes", "num_episodes"),
+    "video": ("render", "render_mode"),
+    "to": ("format", "export_format", "target"),
+    "out": ("output", "filename"),
+}
 ALIASES = {"ppo": "recurrent-ppo"}  # names by which a system of Shoal's may be asked for too
 ELSEWHERE = {  # systems of the field that are not here -> what to say of them
     "sac": "apex-dpg and d4pg serve continuous actions, and examples/own_sac.py is SAC in 70 lines",
@@ -126,8 +132,16 @@ ELSEWHERE = {  # systems of the field that are not here -> what to say of them
     "qmix": "one policy plays here; many agents of one kind can be environments of one actor",
     "maddpg": "one policy plays here; many agents of one kind can be environments of one actor",
 }
+COMMANDS = {  # commands of other libraries and tools -> that of Shoal
+    "enjoy": "eval", "test": "eval", "evaluate": "eval", "evaluation": "eval", "play": "eval", "view": "eval",
+    "run": "train", "learn": "train", "fit": "train", "start": "train", "continue": "resume", "restore": "resume",
+    "optimize": "tune", "optimise": "tune", "hpo": "tune", "sweep": "tune", "tensorboard": "watch",
+    "dashboard": "watch", "monitor": "watch", "status": "runs", "ls": "runs", "list": "systems", "algos": "systems",
+    "algorithms": "systems", "environments": "envs", "tasks": "envs", "models": "zoo", "pretrained": "zoo",
+    "onnx": "export", "save": "export", "diff": "compare", "graph": "plot", "curves": "plot", "benchmark": "profile",
+}  # fmt: skip
 _BY_NAME: dict[str, list[str]] = {}
-for _field, _others in SETTINGS.items():
+for _field, _others in (SETTINGS | FLAGS).items():
     for _other in _others:
         _BY_NAME.setdefault(_other, []).append(_field)
 

@@ -51,7 +51,7 @@ def _named(names: tuple[str, ...]) -> Callable[[Any], bool]:
 
 def class_name(*names: str) -> Range:
     """Return the range of the names of Shoal's own classes and of the user's."""
-    return Range(f"one of {', '.join(names)}, or MODULE:CLASS of your own", _named(names))
+    return Range(f"one of {', '.join(names)}, or MODULE:CLASS or FILE.py:CLASS of your own", _named(names))
 
 
 Count = Annotated[int, Range("an integer of at least 1", lambda n: n >= 1)]

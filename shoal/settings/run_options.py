@@ -85,7 +85,8 @@ class OptionTable:
 
     runtime: Annotated[str, Option(required=True)] = "local"
     """`local`: processes that share memory; `serial`: one process, deterministic; `ray`: processes on a cluster;
-    `torchrun`: each process is a rank (the default in `torchrun --nproc-per-node N -m shoal train SYSTEM ...`)."""
+    `torchrun`: each process is a rank (the default in `torchrun --nproc-per-node N -m shoal train SYSTEM ...`);
+    `MODULE:CLASS` or `FILE.py:CLASS`: one of your own."""
     address: str | None = None
     """Address of the Ray cluster: `auto`, `HOST:PORT` or `ray://HOST:PORT`; none: an instance of Ray of its own."""
     run_dir: Annotated[str | Path | None, Option(json=None)] = None
@@ -110,7 +111,8 @@ class OptionTable:
     """A run's directory, a file that `Policy.save` wrote or `zoo:NAME`, whose parameters and normalisers the run begins
     with, with an optimiser, counts and a replay of its own; none: drawn."""
     log: Annotated[tuple[str, ...], Option(resumable=True)] = ()
-    """Back ends that metrics go to besides the files: `tensorboard`, `wandb`, `mlflow` (extras of these names)."""
+    """Back ends that metrics go to besides the files: `tensorboard`, `wandb`, `mlflow` (extras of these names), or
+    `MODULE:CLASS` or `FILE.py:CLASS`: one of your own."""
     log_args: Annotated[dict[str, Any], Option(resumable=True)] = field(default_factory=dict)
     """Arguments of these back ends, such as `wandb.group=NAME`: of wandb.init, mlflow.start_run, SummaryWriter."""
     quiet: Annotated[bool | None, Option(json=None)] = None

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from shoal.api import UsageError
+from shoal.untrusted import brief, excerpt, read_text
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -69,19 +70,18 @@ class Machine:
 def read(path: Path) -> Machine:
     """The machine of a TOML file. UsageError that names the field where it is not one."""
     try:
-        with open(path, "rb") as file:
-            found = tomllib.load(file)
+        found = tomllib.loads(read_text(path))
     except FileNotFoundError:
         raise UsageError(f"there is no machine file '{path}'") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} is not TOML: {error}") from None
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{path} is not TOML: {excerpt(error)}") from None
     _known(f"{path}", found, ("node", "reduce", "gpu"))
     tables = found.get("node")
     if not isinstance(tables, list) or not tables:
         raise UsageError(f"{path} has no [[node]], with at least its number of cores")
     reduce = found.get("reduce", "ring")
     if reduce not in ("ring", "tree"):
-        raise UsageError(f"{path}: reduce is {reduce!r}, expected 'ring' or 'tree'")
+        raise UsageError(f"{path}: reduce is {brief(reduce)}, expected 'ring' or 'tree'")
     several = len(tables) > 1 or any(isinstance(t, dict) and t.get("count", 1) != 1 for t in tables)
     nodes: list[Node] = []
     for number, table in enumerate(tables, 1):
@@ -99,7 +99,7 @@ def _node(where: str, table: dict[str, Any], several: bool) -> list[Node]:
     count, cores = (_number(where, table, name, int, 1) for name in ("count", "cores"))
     roles = table.get("roles", [])
     if not isinstance(roles, list) or not all(isinstance(r, str) for r in roles):
-        raise UsageError(f"{where}: roles is {roles!r}, expected a list of names")
+        raise UsageError(f"{where}: roles is {brief(roles)}, expected a list of names")
     node = Node(
         int(cores), _number(where, table, "speed", float, 1.0), _number(where, table, "busy", float, 1.0),
         quantity(where, "bandwidth", table.get("bandwidth", f"{NO_LINK / 1e9:.0f} GB/s")),
@@ -119,7 +119,9 @@ def _gpu(path: str, found: Any) -> Mapping[str, tuple[tuple[float, float], ...]]
     for phase, table in found.items():
         where = f"{path}: gpu.{phase}"
         if not isinstance(table, dict) or not table or not all(re.fullmatch("[1-9][0-9]{0,9}", k) for k in table):
-            raise UsageError(f'{where} is {table!r}, expected steps in a batch and seconds, as in {{640 = "3 ms"}}')
+            raise UsageError(
+                f'{where} is {brief(table)}, expected steps in a batch and seconds, as in {{640 = "3 ms"}}'
+            )
         out[phase] = tuple(sorted((float(k), quantity(where, "time", v)) for k, v in table.items()))
     return out
 
@@ -135,7 +137,7 @@ def quantity(where: str, name: str, text: object) -> float:
         number = -1.0
     if match is None or match[2] not in units or number < 0 or (number == 0 and name == "bandwidth"):
         *most, last = units
-        raise UsageError(f"{where}: {name} is {text!r}, expected a number and {', '.join(most)} or {last}")
+        raise UsageError(f"{where}: {name} is {brief(text)}, expected a number and {', '.join(most)} or {last}")
     return number * units[match[2]]
 
 
@@ -145,7 +147,7 @@ def _number(where: str, table: dict[str, Any], name: str, kind: type, default: f
     if not (whole or (kind is float and isinstance(value, float))) or not 0 < value < (
         MOST_OF_A_KIND if kind is int else 1e9
     ):
-        raise UsageError(f"{where}: {name} is {value!r}, expected a {'whole ' * (kind is int)}number above 0")
+        raise UsageError(f"{where}: {name} is {brief(value)}, expected a {'whole ' * (kind is int)}number above 0")
     return float(value)
 
 
@@ -155,4 +157,6 @@ def _known(where: str, table: Any, names: tuple[str, ...]) -> None:
     for name in table:
         if name not in names:
             near = get_close_matches(name, names, n=1)
-            raise UsageError(f"{where} has no field '{name}'" + (f"; did you mean '{near[0]}'?" if near else ""))
+            raise UsageError(
+                f"{where} has no field '{excerpt(name)}'" + (f"; did you mean '{near[0]}'?" if near else "")
+            )

@@ -99,22 +99,24 @@ def name_of(config: SystemConfig) -> str:
 
 
 def described() -> dict[str, str]:
-    """Return every system with what it is in one line, without importing it."""
-    return {name: _first_line(module) for name, module in SYSTEMS.items()}
+    """Return every system with what it is in one sentence, without importing it."""
+    return {name: _first_sentence(module) for name, module in SYSTEMS.items()}
 
 
-def _first_line(module: str) -> str:
+def _first_sentence(module: str) -> str:
     spec = find_spec(module)
     assert spec is not None and spec.origin is not None
     text = ast.get_docstring(ast.parse(Path(spec.origin).read_text(encoding="utf-8"))) or ""
-    return text.partition("\n")[0]
+    paragraph = " ".join(text.partition("\n\n")[0].split())
+    first, dot, _ = paragraph.partition(". ")
+    return first + dot.rstrip()
 
 
 class _Systems(types.ModuleType):
     """This module: ``shoal.systems()`` lists what it holds."""
 
     def __call__(self) -> dict[str, str]:
-        """Return every system by its name, with what it is in one line."""
+        """Return every system by its name, with what it is in one sentence."""
         return described()
 
 

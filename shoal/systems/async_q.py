@@ -84,7 +84,6 @@ class SegmentQ(Algorithm):
         super().__init__(nets)
         self.gamma = gamma
         self.target: Any = inferring(copy.deepcopy(nets))
-        self.frozen = (self.target,)
 
     def returns(self, items: Tensors, values: Tensor) -> Tensor:
         """The targets [T, B] of a segment's steps; values [T + 1, B, A]: the target network's."""

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from shoal import transfer
 from shoal.api import Arrays, Batch, Context, Field, ShoalError, Spec, Tensors, Update, UsageError, spec_nbytes
-from shoal.learning.algorithm import differentiate, to_device
-from shoal.learning.ppo_learner import PPOConfig, PPOLearner
+from shoal.learning.differentiate import differentiate, to_device
+from shoal.learning.ppo_learner import PPOLearner
 from shoal.learning.synchronised_learner import MeanGradient
 from shoal.nets import RunningNorm
 from shoal.nets.actor_critic import ActorCritic
@@ -24,7 +24,7 @@ from shoal.roles.rank import PROGRESS, RankRole
 from shoal.settings.ranges import Count, Envs, Fraction, Positive, Replicas
 from shoal.settings.schedule import linear
 from shoal.systems import recurrent_ppo
-from shoal.systems.recurrent_ppo import EXTRAS, METRICS, PPO, agent, network
+from shoal.systems.recurrent_ppo import EXTRAS, METRICS, PPO, PPOConfig, agent, network
 from shoal.topology.channels import parameters, shapes, trajectories
 from shoal.topology.config import Preset, Presets
 from shoal.topology.roles import begin, collector
@@ -111,13 +111,28 @@ class _Pass:
     ratio_error: float = 0.0
 
 
+class RankPPO(PPO):
+    """PPO whose rewards are scaled by what all ranks have seen before."""
+
+    returns = torch.zeros(0)
+    """Discounted returns [T, B] of the last rollout, of which the statistics of rewards are; empty without any."""
+
+    def rewards(self, items: Tensors, cut: Tensor) -> Tensor:
+        """Scaled by the statistics of the rollouts before: those of this one are not complete before all are."""
+        scaler = self.nets.rewards
+        if scaler is None:
+            return items["reward"]
+        self.returns = scaler.returns(items["reward"], cut)
+        scaled: Tensor = scaler.scale(items["reward"])
+        return scaled
+
+
 class RankLearner(PPOLearner):
     """One rank's learner. ``moments`` -> reduce (sum) -> ``begin``, then ``gradient`` -> reduce (mean) -> ``descend``
     until that says that the update is complete."""
 
     def __init__(self, cfg: DecentralisedConfig, nets: ActorCritic, total_steps: int, seed: int, ranks: int) -> None:
-        super().__init__(PPO(cfg, nets), total_steps, seed)
-        self._returns = torch.zeros(0)
+        super().__init__(RankPPO(cfg, nets), total_steps, seed)
         self.rules, self.ranks = cfg, ranks
         self.parameters = self.gradient_step.parameters
         self._mean = MeanGradient(self.parameters, self.device)
@@ -131,19 +146,19 @@ class RankLearner(PPOLearner):
     def moments(self, items: Tensors) -> Arrays:
         """Take in a rollout; what ranks add up of it: ``moments_spec``."""
         self._scheduled = self._schedule(self.env_steps / self.total_steps)
-        items = to_device(Batch(items), self.device).items
-        data = self._prepare(items)
-        del data["normalised_advantage"], data["weight"]  # later: they depend on all ranks, and on the minibatch
-        valid = items["valid"]
+        batch = to_device(Batch(items), self.device)
+        data = dict(self.algorithm.prepare(batch).items)
+        valid = data["valid"]
         sums = {"advantage": moments(data["advantage"], valid)}
         for name in self._norms:
-            sums[f"norm/{name}"] = moments(self._returns if name == _REWARDS else items[name][:-1], valid)
+            seen = self.algorithm.returns if name == _REWARDS else batch.items[name][:-1]
+            sums[f"norm/{name}"] = moments(seen, valid)
         if self._checks():
             sums["digest"] = self._digest()
         here = transfer.Download(list(sums.values())).take()
         out: Arrays = {"digest": np.array(0), **{k: v.numpy() for k, v in zip(sums, here, strict=True)}}
         out["steps"] = np.array(int(transfer.on_host(valid).sum()))
-        self._pass = _Pass(*self._laid_out(data))
+        self._pass = _Pass(*self.algorithm.laid_out(data))
         return out
 
     def begin(self, sums: Tensors) -> int:
@@ -222,14 +237,6 @@ class RankLearner(PPOLearner):
         self._pass = _Pass(**state["pass"])
         self._pass.sums = self._pass.sums.clone()
         self._scheduled = self._schedule(state["fraction"])
-
-    def _rewards(self, items: Tensors, cut: Tensor) -> Tensor:
-        """Scaled by the statistics of the rollouts before: those of this one are not complete before all are."""
-        scaler = self.nets.rewards
-        if scaler is None:
-            return items["reward"]
-        self._returns = scaler.returns(items["reward"], cut)
-        return scaler.scale(items["reward"])
 
     def _shuffle(self) -> None:
         now = self._pass

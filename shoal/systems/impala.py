@@ -27,6 +27,7 @@ from shoal.topology.channels import queue, shapes, trajectories
 from shoal.topology.config import Preset, Presets, SystemConfig, messages_per_batch
 from shoal.topology.roles import actors_and_learner, trajectory_learner
 from shoal.types import State
+from shoal.words import counted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -236,7 +237,7 @@ def replay_nbytes(capacity: int, step: int, spec: Spec, envs: int, stack: int = 
     """Bytes of a TrajectoryReplay of ``capacity`` trajectories (0: none), where an item of ``spec`` brings ``envs``.
     UsageError if it cannot hold the ``step`` fresh ones of one gradient step."""
     if capacity and capacity < step:
-        raise UsageError(f"replay ({capacity} trajectories) must hold at least one gradient step's ({step})")
+        raise UsageError(f"replay ({counted(capacity, 'trajectory')}) must hold at least one gradient step's ({step})")
     if stack > 1:
         rows, columns, _, *frame = spec["obs"].shape
         spec = {**spec, "obs": replace(spec["obs"], shape=(rows + stack - 1, columns, *frame))}

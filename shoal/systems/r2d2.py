@@ -106,7 +106,7 @@ class Config(RecurrentQConfig, ReplayConfig, LadderConfig):
     def stride(self) -> int:
         """Steps between the starts of two sequences."""
         if self.overlap >= self.sequence:
-            raise UsageError(f"overlap ({self.overlap} steps) must be less than sequence ({self.sequence} steps)")
+            raise UsageError(f"overlap ({self.overlap}) must be less than sequence ({self.sequence}), both in steps")
         return self.sequence - self.overlap
 
     def progress(self, update: int) -> float:

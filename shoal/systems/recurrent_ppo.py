@@ -5,34 +5,59 @@ Schulman et al. 2017, "Proximal Policy Optimization Algorithms"; recurrence as i
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from shoal import fast
-from shoal.api import Batch, Context, Tensors, Update, UsageError, spec_nbytes
+from shoal import fast, transfer
+from shoal.api import Batch, Context, Learner, Tensors, Update, UsageError, observations, spec_nbytes
 from shoal.fast import ppo as compiled
-from shoal.learning.actor_critic import ActorCriticAgent
-from shoal.learning.algorithm import Algorithm
-from shoal.learning.ppo_learner import PPOConfig, PPOLearner
+from shoal.learning.actor_critic import ActorCriticAgent, ActorCriticConfig, boundaries
+from shoal.learning.algorithm import Algorithm, Minibatches
 from shoal.nets.actor_critic import ActorCritic, PolicyValue
-from shoal.nets.recurrent import column_axis
-from shoal.ops import check
+from shoal.nets.recurrent import column_axis, start_state
+from shoal.ops import check, explained_variance, gae, masked_normalised
 from shoal.ops.value import discrete_policy
 from shoal.program import Program
-from shoal.settings.ranges import Count, Envs
-from shoal.settings.schedule import linear
+from shoal.settings.ranges import Count, Envs, Fraction, NonNegative, Positive, Repeats
+from shoal.settings.schedule import Scheduled, linear
 from shoal.topology.channels import Extras, parameters, queue, trajectories
 from shoal.topology.config import Preset, Presets, SystemConfig
 from shoal.topology.fitting import Fit, fitted_minibatches
 from shoal.topology.on_device import lives_on_device, on_device
-from shoal.topology.roles import actors_and_learner, require_parts, team
+from shoal.topology.roles import actors_and_learner, minibatch_learner
 from shoal.types import Values
 
 LEAST_CLIP = 1e-3  # a clip that has fallen to 0 would learn nothing
 METRICS = ("policy_loss", "value_loss", "entropy", "kl", "clip_fraction", "ratio_error")  # the last: a maximum
+
+
+@dataclass(frozen=True, kw_only=True)
+class PPOConfig(ActorCriticConfig):
+    """Proximal policy optimisation."""
+
+    learning_rate: float = linear(3e-4, 0.0)
+    entropy_cost: float = 0.0
+    epochs: Repeats = 4
+    """Passes over each batch."""
+    minibatches: Count = 4
+    """Parts of the batch in each pass; with a recurrent core, parts are whole trajectories."""
+    gae_lambda: Scheduled[Fraction] = 0.95
+    """Parameter λ of generalised advantage estimation."""
+    clip: Scheduled[NonNegative] = 0.2
+    """Clip range ε of the probability ratio in the objective; below 0.001 it is taken as 0.001."""
+    clip_value: bool = False
+    """Clip the value loss too: the larger of the squared errors of the value and of the value held within `clip` of
+    the old one."""
+    target_kl: Scheduled[Positive] | None = None
+    """Mean KL divergence of a pass above which no further pass over the batch is made; none: all are made."""
+    separate_critic: bool = False
+    """Give the value a network of its own (feed-forward only)."""
+    normalise_reward: bool = False
+    """Divide rewards by the running standard deviation of the discounted return."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,7 +196,8 @@ def discrete_ppo_loss(
 
 
 class PPO(Algorithm):
-    """The clipped objective (equations 7 and 9) of some rows of a prepared batch."""
+    """Algorithm 1: advantages of a batch of trajectories, then passes over it, on the clipped objective (equations 7
+    and 9) of some of its rows at a time."""
 
     cfg: PPOConfig
     adds_up = True
@@ -179,6 +205,64 @@ class PPO(Algorithm):
     def __init__(self, cfg: PPOConfig, nets: ActorCritic) -> None:
         super().__init__(nets)
         self.cfg = cfg
+
+    def learn(self, batch: Batch, minibatches: Minibatches) -> Update:
+        """Learn from trajectories [T + 1, B, ...] in ``epochs`` passes of so many minibatches."""
+        data = self.prepare(batch).items
+        explained = transfer.Download([explained_variance(data["advantage"], data["target"], data["valid"])])
+        if transfer.on_host(data["valid"]).any():  # else all steps lie between episodes: nothing to learn from
+            self._passes(*self.laid_out(data), minibatches)
+        # Statistics change only between batches: acting and training see the same normalisation.
+        self.nets.update_statistics(batch.items)
+        metrics = minibatches.summary()
+        if "ratio_error" in metrics:  # of the first minibatch: later ones should differ
+            metrics["ratio_error"] = float(minibatches.reported("ratio_error")[0].max())
+        (share,) = explained.take()
+        return Update({**metrics, **({"explained_variance": share} if math.isfinite(share) else {})})
+
+    @torch.no_grad()
+    def prepare(self, batch: Batch) -> Batch:
+        """Return advantages and returns [T, B], beside what the loss needs of the batch."""
+        items = batch.items
+        discounts, next_values, cut = boundaries(items, items["value"], self.cfg.gamma)
+        reward, value = self.rewards(items, cut), items["value"][:-1]
+        advantage = gae(reward, discounts, value, next_values, cut, self.cfg.gae_lambda)
+        return Batch({
+            **{k: v[:-1] for k, v in observations(items).items()},
+            **{f"state/{k}": v for k, v in start_state(items).items()},
+            "first": items["first"][:-1],
+            **{k: items[k] for k in ("action", "log_prob", "valid")},
+            "value": value, "target": advantage + value, "advantage": advantage,
+        })  # fmt: skip
+
+    def rewards(self, items: Tensors, cut: Tensor) -> Tensor:
+        """Return the rewards to learn from [T, B]."""
+        scaler = self.nets.rewards
+        return items["reward"] if scaler is None else scaler(items["reward"], cut, items["valid"])
+
+    def laid_out(self, data: Tensors) -> tuple[Tensors, Tensor]:
+        """Return what minibatches are drawn from, and the indices that they are made of: with a recurrent core
+        trajectories [T, B, ...] by their columns, otherwise steps [T * B, ...] by those that are valid."""
+        if self.nets.core.kind != "none":
+            return data, torch.arange(data["value"].shape[1], device=data["value"].device)
+        rows = transfer.on_host(data["valid"]).flatten().nonzero().squeeze(1)
+        return {k: v.flatten(0, 1) for k, v in data.items()}, transfer.send(rows, data["value"].device)
+
+    def _passes(self, data: Tensors, rows: Tensor, minibatches: Minibatches) -> None:
+        advantage, cfg = data.pop("advantage"), self.cfg
+        more = {"normalised_advantage": advantage.clone(), "weight": torch.zeros_like(advantage)}
+        items = minibatches.load({**data, **more})
+        weigh = weigh_rows if advantage.ndim == 1 else weigh_columns
+        for _ in range(cfg.epochs):
+            parts = minibatches.shuffled(rows).tensor_split(min(cfg.minibatches, len(rows)))
+            for part in parts:
+                weigh(items, advantage, part)
+            for part in parts:
+                minibatches.step(part)
+            if cfg.target_kl is not None:
+                kl = minibatches.reported("kl", last=len(parts)).sum(1)
+                if len(kl) and kl.mean() > cfg.target_kl:
+                    break
 
     def loss(self, outputs: PolicyValue, batch: Batch) -> tuple[Tensor, Update]:
         cfg, items = self.cfg, batch.items
@@ -198,6 +282,21 @@ class PPO(Algorithm):
         """Steps of [N, ...], or columns of trajectories [T, B, ...]."""
         steps = items["value"].ndim == 1
         return {k: v.index_select(0 if steps else column_axis(k), rows) for k, v in items.items()}
+
+
+def weigh_rows(items: Tensors, advantage: Tensor, rows: Tensor) -> None:
+    """Normalise the advantages of a minibatch of steps that all count, and give each its part of the mean."""
+    part = advantage.index_select(0, rows)
+    std, centre = torch.std_mean(part, correction=0)
+    items["normalised_advantage"].index_copy_(0, rows, (part - centre) / (std + 1e-8))
+    items["weight"].index_fill_(0, rows, 1.0 / len(rows))
+
+
+def weigh_columns(items: Tensors, advantage: Tensor, columns: Tensor) -> None:
+    """Do the same for a minibatch of trajectories, whose steps count where ``valid``."""
+    counted = items["valid"][:, columns]
+    items["normalised_advantage"][:, columns] = masked_normalised(advantage[:, columns], counted)
+    items["weight"][:, columns] = counted / counted.sum().clamp(min=1)
 
 
 def network(cfg: Config, device: str = "cpu") -> ActorCritic:
@@ -223,7 +322,7 @@ def gradient_processes(cfg: Config) -> int:
 
 def program(cfg: Config, objective: type[PPO] = PPO) -> Program:
     """Workers and a learner that wait for each other. objective: what is minimised, for a system that changes it."""
-    columns, batch = cfg.num_actors() * cfg.envs, f"a batch ({cfg.num_actors()} actors x {cfg.envs} envs"
+    columns, batch = cfg.num_actors() * cfg.envs, f"a batch (actors {cfg.num_actors()} x envs {cfg.envs}"
     if cfg.core != "none" and columns % cfg.minibatches:
         raise UsageError(
             f"with a recurrent core, minibatches ({cfg.minibatches}) must divide the trajectories of {batch})"
@@ -232,10 +331,8 @@ def program(cfg: Config, objective: type[PPO] = PPO) -> Program:
         raise UsageError(f"minibatches ({cfg.minibatches}) must be no more than the steps of {batch} x {cfg.unroll})")
     members = 1 if lives_on_device(cfg.env) else gradient_processes(cfg)
 
-    def learn(nets: ActorCritic, ctx: Context) -> PPOLearner:
-        learner = PPOLearner(objective(cfg, nets), cfg.steps, ctx.seed, team(ctx, members))
-        require_parts(cfg, learner.algorithm)
-        return learner
+    def learn(nets: ActorCritic, ctx: Context) -> Learner:
+        return minibatch_learner(cfg, objective(cfg, nets), ctx, members)
 
     if lives_on_device(cfg.env):
         return on_device("recurrent-ppo", cfg, network, learn, EXTRAS)

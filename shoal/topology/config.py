@@ -21,6 +21,7 @@ from shoal.settings.flags import expect, ranged
 from shoal.settings.ranges import Count, Device, Envs, Natural, OnlyWith, Replicas, Threads
 from shoal.topology.fitting import Fit, fitted
 from shoal.types import State, Values
+from shoal.words import counted
 
 Preset = Values  # fields of a configuration
 Presets = dict[str, Preset]
@@ -116,7 +117,8 @@ class SystemConfig(EnvOptions):
             near = [n for n in range(1, min(self.total_envs, MOST_ACTORS) + 1) if self.total_envs % n == 0]
             nearest = min(near, key=lambda n: abs(n - actors))
             raise UsageError(
-                f"actors ({actors}) must divide total_envs ({self.total_envs} environments), as {nearest} does: give "
+                f"actors ({actors}) must divide total_envs ({counted(self.total_envs, 'environment')}), as "
+                f"{nearest} does: give "
                 f"another number of one of them, or envs for each actor"
             )
         object.__setattr__(self, "envs", expect(Envs, self.total_envs // actors, "envs (total_envs / actors)"))
@@ -185,7 +187,8 @@ class SystemConfig(EnvOptions):
         out, updates = [], self.updates()
         if updates is not None and updates < MIN_UPDATES:
             out.append(
-                f"this run makes about {updates:,.0f} updates in its {self.steps:,} steps, fewer than {MIN_UPDATES}: "
+                f"this run makes about {counted(updates, 'update')} in its {counted(self.steps, 'step')}, fewer "
+                f"than {MIN_UPDATES}: "
                 f"more steps, or {self.for_more_updates}, make more"
             )
         if self.inference == "auto" and self.acts_by_server():
@@ -198,7 +201,8 @@ class SystemConfig(EnvOptions):
         most = replace(self, total_envs=0).num_actors()
         if most > self.num_actors():
             out.append(
-                f"{self.num_actors()} actors of {most} share {self.total_envs} environments evenly; --total-envs "
+                f"{counted(self.num_actors(), 'actor')} of {most} share {counted(self.total_envs, 'environment')} "
+                f"evenly; --total-envs "
                 f"{-(-self.total_envs // most) * most} would use all, and changes what an update learns from"
             )
         return out
@@ -255,7 +259,8 @@ class SystemConfig(EnvOptions):
         if envs % found.agents:
             nearest = max(1, round(envs / found.agents)) * found.agents
             raise UsageError(
-                f"a game of {self.env} has {found.agents} agents, each a row of envs: envs ({envs}) must be a multiple "
+                f"a game of {self.env} has {counted(found.agents, 'agent')}, each a row of envs: envs ({envs}) must "
+                f"be a multiple "
                 f"of it, such as {nearest}"
             )
         return found

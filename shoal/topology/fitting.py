@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from shoal.types import Values
+from shoal.words import counted
 
 ROUNDS = 16  # messages of each actor that a run should have at least
 SECONDS = 30.0  # that a message should take at most
@@ -30,7 +31,7 @@ class Fit:
         """Return why rollouts of so many actors are cut: which of the two bounds on a round is the lower one."""
         if self.pace is not None and self.pace * actors * ROUNDS * SECONDS < self.steps:
             return f"the environment makes {self.pace:.2g} steps a second"
-        return f"the run has {self.steps:,} steps"
+        return f"the run has {counted(self.steps, 'step')}"
 
 
 def fitted(cfg: Any, fit: Fit) -> Values:

@@ -11,12 +11,13 @@ from shoal.program import Channel, Port, Program
 from shoal.replay.layout import SAMPLERS
 from shoal.roles.replay import ReplayRole
 from shoal.roles.replay_shard import USED, Gathered, ShardRole, Table, learned_spec, masses_spec, part_spec
+from shoal.words import counted
 
 
 def require_actors(actors: int, readers: int, whose: str) -> None:
     """UsageError where one of a replay's readers (``whose``, in words) would have no actor."""
     if actors < readers:
-        raise UsageError(f"each {whose} needs an actor: expected at least {readers} actors, found {actors}")
+        raise UsageError(f"each {whose} needs an actor: expected at least {counted(readers, 'actor')}, found {actors}")
 
 
 def part_of(replay: Channel, shards: int) -> Channel:

@@ -28,6 +28,7 @@ from shoal.learning.algorithm import Algorithm
 from shoal.learning.data_parallel import Team
 from shoal.learning.learner import Past, SGDLearner
 from shoal.learning.optimiser import OptimiserConfig, make_optimiser
+from shoal.learning.ppo_learner import PPOLearner
 from shoal.learning.synchronised_learner import SynchronisedLearner, gradient_spec
 from shoal.program import Channel, Program
 from shoal.roles.actor import ActorRole
@@ -214,3 +215,11 @@ def trajectory_learner(
         algorithm, make_optimiser(cfg, algorithm.nets), max_grad_norm=cfg.max_grad_norm, progress=progress,
         device=device, parts=parts, replay=replay,
     )  # fmt: skip
+
+
+def minibatch_learner(cfg: SystemConfig, algorithm: Algorithm, ctx: Context, members: int) -> PPOLearner:
+    """Return the learner by which ``algorithm`` makes passes of minibatches over each batch of trajectories; so many
+    ``members`` share each gradient. UsageError where the losses of its parts do not add up and ``cfg`` asks for
+    several."""
+    require_parts(cfg, algorithm)
+    return PPOLearner(algorithm, cfg.steps, ctx.seed, team(ctx, members))

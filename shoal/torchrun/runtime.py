@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, TypeVar, cast
@@ -14,6 +13,7 @@ import torch
 
 from shoal.api import Context, Diverged, RoleFailed, ShoalError, Stopped, UsageError
 from shoal.local import processes
+from shoal.local.failures import cause_of
 from shoal.metering.aggregator import Aggregator
 from shoal.metering.recorder import OTHER, Telemetry, recorder as recorder_of
 from shoal.program import Program, RoleSpec, held
@@ -29,6 +29,7 @@ from shoal.torchrun.ends import BoardEnd, FirstParams, Remarks
 from shoal.torchrun.group import Group
 from shoal.torchrun.place import Place, place
 from shoal.types import Values
+from shoal.words import counted
 
 log = logging.getLogger("shoal.runtime")
 Loaded = TypeVar("Loaded")
@@ -83,13 +84,15 @@ class TorchrunRuntime:
         role, ranks = roles[0], self.place.world
         if role.replicas != ranks:
             raise UsageError(
-                f"torchrun has started {ranks} processes, each of which is a rank, but {program.name} has "
-                f"{role.replicas} ranks (--actors): expected as many, for example --nproc-per-node {role.replicas}"
+                f"torchrun has started {counted(ranks, 'process')}, each of which is a rank, but {program.name} has "
+                f"{counted(role.replicas, 'rank')} (--actors): expected as many, for example --nproc-per-node "
+                f"{role.replicas}"
             )
         seen = torch.cuda.device_count()
         if role.device.startswith("cuda") and (role.device != "cuda" or seen < self.place.local_world):
             raise UsageError(
-                f"torchrun has started {self.place.local_world} processes on this machine, and each takes a GPU of its "
+                f"torchrun has started {counted(self.place.local_world, 'process')} on this machine, and each takes "
+                f"a GPU of its "
                 f"own (--device cuda), but PyTorch finds {seen}: expected --device cpu or fewer processes"
             )
         own = role.memory + held(program).get(role.name, 0) // role.replicas
@@ -317,8 +320,7 @@ class _Rank:
             dump = dumps.save(error, self.launch.run_dir) if isinstance(error, Diverged) else ""
             self.group.failed(f"{type(error).__name__}: {error}")
             rank = self.group.place.rank
-            told = f"{error}" if isinstance(error, CannotGoOn) else traceback.format_exc()
-            cause = f"on the host {self.group.place.host}: {told}{dump}"
+            cause = f"on the host {self.group.place.host}: {cause_of(error)}{dump}"
             raise RoleFailed(self.spec.name, rank, self.generation, None, cause) from error
 
 

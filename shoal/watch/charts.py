@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from html import escape
 from typing import Any
 
 import numpy as np
 
 from shoal.types import Values
-from shoal.untrusted import one_line
+from shoal.untrusted import markup
 from shoal.watch.files import RunFiles, as_number, number
 from shoal.watch.series import Columns
 
@@ -26,11 +25,6 @@ BUTTONS = (("toImage",), ("zoom2d", "pan2d"), ("zoomIn2d", "zoomOut2d", "autoSca
 CONFIG = dict(responsive=True, displaylogo=False, plotlyServerURL="", modeBarButtons=BUTTONS)  # nothing is sent away
 
 
-def plain(text: str) -> str:
-    """Text that Plotly shows as it is: it reads some markup."""
-    return escape(one_line(text))
-
-
 def figure(
     data: Sequence[Values], title: str, x: str, y: str = "", log: bool = False, marks: Sequence[Values] = ()
 ) -> Values:
@@ -39,9 +33,9 @@ def figure(
     return dict(
         data=list(data),
         layout=dict(
-            title=dict(text=plain(title), font=dict(size=14)),
+            title=dict(text=markup(title), font=dict(size=14)),
             xaxis=dict(axis, title=dict(text=AXES.get(x, x))),
-            yaxis=dict(axis, title=dict(text=plain(y)), type="log" if log else "linear"),
+            yaxis=dict(axis, title=dict(text=markup(y)), type="log" if log else "linear"),
             paper_bgcolor="rgba(0,0,0,0)", plot_bgcolor="rgba(0,0,0,0)", font=dict(color=INK, size=12),
             margin=dict(l=60, r=16, t=40, b=52), height=320, hovermode="closest", showlegend=len(data) > 1,
             legend=dict(orientation="h", yref="container", y=0, yanchor="bottom"),
@@ -62,7 +56,7 @@ def line(x: np.ndarray, y: np.ndarray, name: str, index: int = 0, **more: Any) -
         x, y = x[kept], y[kept]
     colour = PALETTE[index % len(PALETTE)]
     style = dict(color=colour, width=2, dash=DASHES[index // len(PALETTE) % len(DASHES)])
-    return dict(type="scatter", mode="lines" if len(x) > 1 else "markers", x=listed(x), y=listed(y), name=plain(name),
+    return dict(type="scatter", mode="lines" if len(x) > 1 else "markers", x=listed(x), y=listed(y), name=markup(name),
                 line=style, **more)  # fmt: skip
 
 
@@ -182,7 +176,7 @@ def marks_of(run: RunFiles, x: str) -> list[Values]:
 def _mark(at: float, text: str) -> Values:
     return dict(
         shape=dict(type="line", x0=at, x1=at, y0=0, y1=1, yref="paper", line=dict(color=INK, width=1, dash="dot")),
-        note=dict(x=at, y=1, yref="paper", yanchor="top", xanchor="left", text=plain(text)[:60], showarrow=False,
+        note=dict(x=at, y=1, yref="paper", yanchor="top", xanchor="left", text=markup(text)[:60], showarrow=False,
                   font=dict(size=10), textangle=90),
     )  # fmt: skip
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import math
-import os
 import re
 import time
 from collections.abc import Callable
@@ -16,7 +15,7 @@ from typing import Any, TypeVar
 from shoal.program.picture import FILE as PICTURE, Picture
 from shoal.records.evaluation_files import BEST, FILE as EVALUATIONS, VIDEOS
 from shoal.records.live_file import NAME as LIVE
-from shoal.records.run_lock import NAME as LOCK
+from shoal.records.run_lock import NAME as LOCK, is_held
 from shoal.types import Values
 from shoal.untrusted import RUN_FORMAT, excerpt, one_line
 from shoal.watch.folder import Folder
@@ -28,7 +27,7 @@ MOST_LOG = 256 << 10  # bytes of a log that are shown
 MOST_EVENTS = 200
 MOST_EVALUATIONS = 1_000
 _EVENT = re.compile(r"^(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)(?:,\d+)? (DEBUG|INFO|WARNING|ERROR|CRITICAL) (.*)$")
-_COMMAND = re.compile(r"^\| command \| `(.*)` \|$", re.MULTILINE)
+_COMMAND = re.compile(r"^\| command \| (`+) ?(.*?) ?\1 \|$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -91,7 +90,7 @@ class RunFiles:
         """Return how the run was started, "" where that is not known."""
         text = self._look("summary.md", lambda: self.folder.tail("summary.md", most=1 << 20)[0], "")
         found = _COMMAND.search(text)
-        return found[1] if found else ""
+        return found[2] if found else ""
 
     def evaluations(self) -> list[dict[str, str]]:
         """Return the rows of ``evaluations.csv``, the newest last."""
@@ -162,13 +161,9 @@ class RunFiles:
         return one_line(str(reason))[:100] if reason else "killed"
 
     def _locked(self) -> bool:
-        """Whether a process of this machine holds the lock. It is looked up, not tried: whoever tries a lock holds it
-        for a moment, in which a run could not start."""
         try:
             with self.folder.open(LOCK) as file:
-                inode = os.fstat(file.fileno()).st_ino
-            with open("/proc/locks", encoding="ascii") as locks:
-                return any("FLOCK" in line and f":{inode} " in line for line in locks)
+                return is_held(file.fileno())
         except OSError:
             return False
 

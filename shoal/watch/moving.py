@@ -11,6 +11,7 @@ from shoal.program.draw_svg import draw, fares
 from shoal.program.picture import ChannelPicture, Live, Picture, RolePicture
 from shoal.untrusted import one_line
 from shoal.watch.files import RunFiles, as_dict, number
+from shoal.words import counted
 
 Part = list[list[str]]  # [name, value] of each figure
 MOST_NAMED = 20  # replicas that are named one by one
@@ -51,7 +52,7 @@ def _figures(c: ChannelPicture, run: RunFiles, fill: float | None, rate: float |
     elif versions and "updates_per_second" in last:
         out.append(f"{last['updates_per_second']:,.1f} versions/s")
     if versions and "policy_lag_p95" in trained:
-        out.append(f"policy lag {trained['policy_lag_p95']:.0f} updates (95 %)")
+        out.append(f"policy lag {counted(trained['policy_lag_p95'], 'update')} (95 %)")
     if c.kind == "replay" and "samples_per_insert" in trained:
         target = f", target {c.target:g}" if c.target is not None else ""
         out.append(f"{trained['samples_per_insert']:.3g} samples per insert{target}")

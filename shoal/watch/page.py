@@ -17,6 +17,7 @@ from shoal.untrusted import one_line, printable
 from shoal.watch import moving
 from shoal.watch.files import RunFiles, as_dict, number
 from shoal.watch.series import Columns
+from shoal.words import counted
 
 GLOSSARY = {entry.name: entry for _, _, entries in SECTIONS for entry in entries}
 FIRST = ("episode_return", "evaluation_return", "loss", "entropy", "policy_lag_p95", "steps_per_second")
@@ -110,7 +111,9 @@ def figures(run: RunFiles, facts: Values, report: Values, status: str) -> list[l
         out.append(["updates", f"{last['updates']:,.0f} ({last.get('updates_per_second', 0.0):,.1f}/s)", ""])
     out.append(["return", short(last["episode_return"]) if "episode_return" in last else "none yet", ""])
     if best := run.best():
-        out.append(["best evaluation", f"{best.get('score', math.nan):.4g} at {best.get('steps', 0):,} steps", ""])
+        out.append(
+            ["best evaluation", f"{best.get('score', math.nan):.4g} at {counted(best.get('steps', 0), 'step')}", ""]
+        )
     if (slow := bottleneck(shares_of(clock))) is not None:
         out.append(["bottleneck", str(slow), ""])
     for name, label in (("policy_lag_p95", "policy lag (95th percentile)"), ("loss", "loss"), ("entropy", "entropy"),

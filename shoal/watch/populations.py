@@ -10,8 +10,8 @@ import math
 import numpy as np
 
 from shoal.types import Values
-from shoal.untrusted import excerpt
-from shoal.watch.charts import INK, figure, line, listed, plain
+from shoal.untrusted import excerpt, markup
+from shoal.watch.charts import INK, figure, line, listed
 from shoal.watch.files import as_dict, as_number
 from shoal.watch.folder import Folder
 
@@ -85,7 +85,7 @@ def _figure(column: str, members: dict[int, list[Row]], copies: list[Row]) -> Va
     ]
     if ends:
         x, y = np.array(ends).T
-        data.append(dict(type="scatter", mode="markers", x=listed(x), y=listed(y), name=plain("given up"),
+        data.append(dict(type="scatter", mode="markers", x=listed(x), y=listed(y), name=markup("given up"),
                          marker=dict(symbol="x", color=INK)))  # fmt: skip
     positive = [v for one in data for v in one["y"] if v is not None]
     log = column != "score" and bool(positive) and min(positive) > 0

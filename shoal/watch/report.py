@@ -17,6 +17,7 @@ from shoal.watch.files import RunFiles
 from shoal.watch.page import cells
 from shoal.watch.populations import is_population, state as population_state
 from shoal.watch.server import own_file, plotly_script, require_packages
+from shoal.words import counted
 
 MOST_RUNS = 20  # of a report
 MOST_CURVES = 30  # metrics of a run that are drawn
@@ -104,7 +105,7 @@ def _together(runs: dict[str, RunFiles], figures: list[Values]) -> str:
     drawn = [charts.curve(runs, metric, page.meaning(metric)[0], bands=bands) for metric in metrics]
     differing = page.differing(runs)
     table = f"<h2>Settings that differ</h2>{_table(['setting', *runs], differing)}" if differing else ""
-    return f"<h1>{len(runs)} runs</h1>{_charts(drawn, figures)}{table}"
+    return f"<h1>{counted(len(runs), 'run')}</h1>{_charts(drawn, figures)}{table}"
 
 
 def _run(name: str, run: RunFiles, figures: list[Values], alone: bool) -> str:
@@ -141,7 +142,8 @@ def _run(name: str, run: RunFiles, figures: list[Values], alone: bool) -> str:
 def _population(name: str, run: RunFiles, figures: list[Values]) -> str:
     state = population_state(name, run.folder)
     return "\n".join([
-        f"<h1>{escape(page.told(name))}: {state['members']} members, {state['copies']} copies</h1>",
+        f"<h1>{escape(page.told(name))}: {counted(state['members'], 'member')}, "
+        f"{counted(state['copies'], 'copy')}</h1>",
         _problems(state["problems"]), _charts(state["figures"], figures),
         "<h2>Members</h2>", _table(state["columns"], state["rows"]), "<h2>Copies, the newest first</h2>",
         _table(["child", "parent", "at steps", "score given up", "parent's score"], state["lineage"]),

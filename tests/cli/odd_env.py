@@ -44,5 +44,25 @@ def matrix(render_mode: str | None = None) -> Odd:
     return Odd(gs.Box(low, high, dtype=np.float64), gs.Box(-1, 1, (2, 3), np.float32), render_mode)
 
 
+def mixed() -> Odd:
+    kick = gs.Tuple((gs.Box(-2.0, 3.0, (1,)), gs.Discrete(3, start=1)))
+    parts = {
+        "kick": kick,
+        "move": gs.Box(0.0, 10.0, (2, 2), np.float64),
+        "say": gs.MultiDiscrete([2, 4], start=[5, -1]),
+    }
+    return Odd(gs.Dict(parts), gs.Box(-1, 1, (3,), np.float32))
+
+
+def boxes() -> Odd:
+    return Odd(
+        gs.Tuple((gs.Box(-2.0, 3.0, (1,)), gs.Dict({"b": gs.Box(-1, 1, (2,))}))), gs.Box(-1, 1, (3,), np.float32)
+    )
+
+
+def nested() -> Odd:
+    return Odd(gs.Dict({"only": gs.Tuple((gs.Discrete(3, start=-1),))}), gs.Box(-1, 1, (3,), np.float32))
+
+
 def tuples() -> Odd:
     return Odd(gs.MultiDiscrete([[2, 3], [4, 5]]), gs.Tuple((gs.Box(-1, 1, (), np.float32), gs.MultiBinary(3))))

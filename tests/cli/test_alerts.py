@@ -297,3 +297,16 @@ def test_those_beside_a_search_hear_of_the_steps_of_all_trials(
     assert main([*TUNE, "--study", str(tmp_path / "s"), "--slots", str(slots), "--alert", "true"]) == 0
     steps = [row["steps"] for row in rows]
     assert steps == sorted(steps) and steps[0] == 0 and steps[-1] > 1200, "more than one trial makes"
+
+
+@pytest.mark.parametrize("seconds, told", [(309.0, []), (310.0, ["stalled"])])
+def test_a_run_has_stalled_as_soon_as_the_time_is_over(tmp_path: Path, seconds: float, told: list[str]) -> None:
+    assert kinds(tmp_path, [row(0.0, 5), row(300.0, 6), row(seconds, 6)]) == told
+
+
+@pytest.mark.parametrize("seconds, told", [(309.0, []), (310.0, ["fell"])])
+def test_a_return_has_fallen_as_soon_as_the_time_is_over(tmp_path: Path, seconds: float, told: list[str]) -> None:
+    """It had gained 10, from -4 to 6, and lost more than 5 of them."""
+    returns = ((0.0, -4.0), (290.0, 6.0), (300.0, 1.0), (305.0, 0.9), (seconds, 0.9))
+    rows = [row(when, i, episode_return=score) for i, (when, score) in enumerate(returns)]
+    assert kinds(tmp_path, rows) == told

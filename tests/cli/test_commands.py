@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -58,7 +59,7 @@ WRONG = [  # arguments, what the sentence says
     ("train dqn --max-grad-norm 0", "--max-grad-norm expects a finite number above 0 or none, found 0.0"),
     (
         "train recurrent-ppo --minibatches 9999",
-        "minibatches (9999) must be no more than the steps of a batch (1 actors x 32",
+        "minibatches (9999) must be no more than the steps of a batch (actors 1 x envs 32",
     ),
     ("train recurrent-ppo --core lstm --minibatches 5", "minibatches (5) must divide the trajectories of a batch"),
     ("train dqn --device gpu", "--device expects auto, cpu, cuda or cuda:N, found 'gpu'"),
@@ -207,7 +208,7 @@ def test_each_flag_that_help_puts_first_is_some_systems() -> None:
 
 def test_systems_and_version(shoal: Shoal) -> None:
     code, out, _ = shoal("systems")
-    listed = {line.split()[0] for line in out.splitlines() if line.startswith("  ")}
+    listed = {line.split()[0] for line in out.splitlines() if re.match("  [^ ]", line)}  # no second line of a sentence
     assert code == 0 and listed == {*SYSTEMS, "pbt"}
     assert set(json.loads(shoal("systems", "--json")[1])) == listed
     assert shoal("systems", "now")[0] == 2
@@ -293,6 +294,45 @@ def test_runs_are_listed_with_their_state(shoal: Shoal, fake: str) -> None:
     assert [line.split()[0] for line in shoal("runs", "runs/ended")[1].splitlines()] == ["run", "ended"]
 
 
+@pytest.mark.parametrize(
+    "words", [["resume", "r"], ["resume", "r", "--steps", "9"], ["train", "impala", "--run-dir", "r", "--env", "X"]]
+)
+def test_a_directory_in_which_a_run_goes_on_is_refused_before_torch_is_imported(
+    tmp_path: Path, words: list[str]
+) -> None:
+    (tmp_path / "r").mkdir()
+    held = RunLock(tmp_path / "r")
+    code = "import sys; from shoal.cli.main import main; print(main(sys.argv[1:]), 'torch' in sys.modules)"
+    found = subprocess.run(
+        [sys.executable, "-c", code, *words], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    held.release()
+    assert found.stdout == "2 False\n"
+    assert found.stderr == f"shoal: the run in 'r' is still going on (process {os.getpid()})\n"
+
+
+@pytest.mark.parametrize(
+    "file, text",
+    [
+        ("config.json", '{"format": 2, "system": "x", "config": ["a"], "seed": 0}'),
+        ("config.json", '{"format": 2, "system": ["x"], "config": {"env": "a"}, "seed": 0}'),
+        ("metrics.csv", "row,steps,seconds\n1,nan,3\n"), ("metrics.csv", "row,steps,seconds\n1,1,inf\n"),
+        ("metrics.csv", None), ("performance.csv", None), ("report.json", None),
+    ],
+)  # fmt: skip
+@pytest.mark.timeout(60)
+def test_a_damaged_run_is_left_out_of_the_list(shoal: Shoal, fake: str, file: str, text: str | None) -> None:
+    shoal("train", fake, "--runtime", "serial", "--quiet", "--run-dir", "runs/r", "--env", "CartPole-v1")
+    Path("runs/r/report.json").unlink()
+    Path(f"runs/r/{file}").unlink(missing_ok=True)
+    if text is None:
+        os.mkfifo(f"runs/r/{file}")
+    else:
+        Path(f"runs/r/{file}").write_text(text)
+    code, out, err = shoal("runs")
+    assert code == 0 and out == "no run in runs\n" and err.count("\n") == 1 and "it is left out" in err
+
+
 @pytest.mark.parametrize("shell", SHELLS)
 def test_completion_is_a_script_of_the_shell(shoal: Shoal, shell: str) -> None:
     code, out, _ = shoal("completion", shell)
@@ -318,3 +358,24 @@ def test_bash_completes(shoal: Shoal, words: list[str], found: set[str]) -> None
     code = f". ./script; COMP_WORDS=({line}); COMP_CWORD={len(words)}; _shoal; echo ${{COMPREPLY[@]}}"
     done = subprocess.run(["bash", "-c", code], capture_output=True, text=True, check=True)
     assert set(done.stdout.split()) == found
+
+
+def test_the_list_of_systems_has_whole_sentences(shoal: Shoal, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "90")
+    code, out, _ = shoal("systems")
+    said = json.loads(shoal("systems", "--json")[1])
+    assert code == 0 and max(map(len, out.splitlines())) <= 90
+    whole = " ".join(out.split())
+    assert all(text in whole and text.endswith((".", "...")) for text in said.values()), said
+    assert said["apex-dpg"].endswith("a deterministic policy.")
+
+
+def test_the_help_says_that_own_classes_may_be_given(shoal: Shoal) -> None:
+    text = " ".join(shoal("train", "--help")[1].split())
+    assert text.count("or `MODULE:CLASS` or `FILE.py:CLASS`: one of your own") == 1, "--log"
+    assert "; `MODULE:CLASS` or `FILE.py:CLASS`: one of your own. (default local)" in text, "--runtime"
+
+
+def test_a_system_in_the_place_of_the_command_is_told_where_it_belongs(shoal: Shoal) -> None:
+    code, _, err = shoal("dqn", "--env", "CartPole-v1")
+    assert (code, err) == (2, "shoal: 'dqn' is a system, and a command comes first: shoal train dqn\n")

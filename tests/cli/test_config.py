@@ -12,7 +12,7 @@ import pytest
 
 from shoal import systems
 from shoal.api import UsageError
-from shoal.records.run_dir import load_params
+from shoal.records.param_files import load_params
 from shoal.settings import yaml_text
 from shoal.settings.config import default_values, read_file, resolve
 from shoal.settings.field_docs import field_docs

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gymnasium import spaces as gs
 from safetensors.torch import load_file
 from tolerance import rounding
 
@@ -26,6 +27,7 @@ from shoal.envs import make
 from shoal.nets.box_network import BoxNetwork
 from shoal.nets.recurrent_q_network import RecurrentQNetwork
 from shoal.policy.export import _check, export, policy_module
+from shoal.policy.export_module import PolicyModule
 from shoal.policy.policy import Policy, evaluation_options
 
 from .conftest import Shoal
@@ -45,10 +47,20 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "impala, tuples": ("impala", f"{ODD}:tuples", dict(hidden=(16,))),
     "recurrent-ppo, continuous": ("recurrent-ppo", f"{ODD}:matrix", dict(normalise_obs=True, separate_critic=True)),
     "recurrent-ppo, gru": ("recurrent-ppo", f"{ODD}:matrix", dict(core="gru", core_size=16)),
+    "recurrent-ppo, choices and boxes": ("recurrent-ppo", f"{ODD}:mixed", dict(core="lstm", core_size=8)),
+    "dd-ppo, choices and boxes": ("dd-ppo", f"{ODD}:mixed", dict(hidden=(8,))),
+    "d4pg, several boxes": ("d4pg", f"{ODD}:boxes", dict(hidden=(16,), v_min=-9.0, v_max=9.0)),
+    "dqn, one choice in a Dict": ("dqn", f"{ODD}:nested", dict(hidden=(16,))),
     "dqn, Atari in bf16": ("dqn", "ALE/Pong-v5", dict(precision="bf16")),
 }
 LONG = ("dqn", "impala, lstm", "recurrent-ppo, continuous")  # played for a thousand steps, the others for a hundred
-SLOW = ("apex-dqn, offset actions", "impala, tuples", "recurrent-ppo, gru")  # to export to ONNX, and nothing new there
+SLOW = (
+    "apex-dqn, offset actions",
+    "impala, tuples",
+    "recurrent-ppo, gru",
+    "dd-ppo, choices and boxes",
+    "dqn, one choice in a Dict",
+)  # to export to ONNX, and nothing new there
 FOREIGN = """
 import json, os, sys
 sys.modules["shoal"] = None  # as if it were not installed
@@ -126,8 +138,11 @@ def play(policy: Policy, steps: int) -> tuple[dict[str, np.ndarray], dict[str, n
                 found = nets.step(tensors, torch.from_numpy(first), state)[0]
                 name = "q" if isinstance(nets, RecurrentQNetwork) else "logits"
                 parts = {name: found}
-                if name == "logits" and nets.dist.kind == "continuous":
-                    parts = dict(zip(("mean", "log_std"), found.chunk(2, -1), strict=True))
+                if name == "logits" and (low := nets.dist.action.low):
+                    choices, *box = found.split((nets.dist.logits, len(low), len(low)), -1)
+                    parts = ({"logits": choices} if nets.dist.sizes else {}) | dict(
+                        zip(("mean", "log_std"), box, strict=True)
+                    )
             else:
                 parts = {} if isinstance(nets, BoxNetwork) or hasattr(nets, "policy") else {"q": nets(tensors)}
         act = agent.act(obs, first, state, greedy=True)
@@ -135,11 +150,20 @@ def play(policy: Policy, steps: int) -> tuple[dict[str, np.ndarray], dict[str, n
         parts |= {f"next-{k}": v for k, v in state.items()}
         for name, tensor in parts.items():
             outputs.setdefault(name, []).append(tensor.numpy().copy())
-        outputs.setdefault("action", []).append(np.asarray(policy.codec.decode(act.action))[None])
+        for name, action in leaves_of("action", policy.codec.decode(act.action)):
+            outputs.setdefault(name, []).append(action[None])
         step = env.step(act.action)
         obs, first = step.obs, ~step.valid
     env.close()
     return {k: np.stack(v) for k, v in seen.items()}, {k: np.stack(v) for k, v in outputs.items()}
+
+
+def leaves_of(name: str, action: Any) -> list[tuple[str, np.ndarray]]:
+    """The arrays of an action, a Dict's or Tuple's with their keys and positions in their names."""
+    if isinstance(action, (dict, tuple)):
+        items = action.items() if isinstance(action, dict) else enumerate(action)
+        return [leaf for key, part in items for leaf in leaves_of(f"{name}-{key}", part)]
+    return [(name, np.asarray(action))]
 
 
 @pytest.mark.timeout(300 if sys.executable == FOREIGN_PYTHON else 900)  # a thousand steps of every network, twice
@@ -191,7 +215,7 @@ def compare(case: str, outputs: dict[str, np.ndarray], expected: dict[str, np.nd
     assert outputs.keys() == expected.keys(), case
     for name, want in expected.items():
         assert outputs[name].shape == want.shape, (case, name)
-        if name == "action" and outputs[name].dtype == np.int64:
+        if name.startswith("action") and outputs[name].dtype == np.int64:
             assert (outputs[name] == want).all(), case
         else:
             assert (np.abs(outputs[name] - want) <= tol * np.maximum(1, np.abs(want))).all(), (case, name)
@@ -212,6 +236,24 @@ def test_safetensors_and_the_description_are_enough_to_build_it_again(tmp_path: 
     assert np.allclose(q, example["output:q"], atol=1e-5) and (q.argmax(-1) == example["output:action"]).all()
 
 
+def test_an_exported_module_gives_actions_that_the_environment_takes() -> None:
+    """Numbers of a Discrete that begins at 5; a box that rounding would leave at its end."""
+    policy = untrained("dqn", "CartPole-v1", hidden=(8,))
+    nets, obs = policy.agent.nets, torch.randn(20, 4)  # type: ignore[attr-defined]
+    action, q = PolicyModule(nets, ["obs"], gs.Discrete(2, start=5))(obs)
+    assert torch.equal(action, q.argmax(-1) + 5)
+    found = 0
+    rng = np.random.default_rng(0)
+    net = untrained("apex-dpg", "Pendulum-v1", hidden=(8,)).agent.nets  # type: ignore[attr-defined]
+    for low, high in rng.normal(size=(200, 2)).astype(np.float32):
+        box = gs.Box(min(low, high), max(low, high), (1,), np.float32)
+        module = PolicyModule(net, ["obs"], box)
+        ends = module._continuous(torch.tensor([[-2.0], [-1.0], [1.0], [2.0]]))
+        assert all(box.contains(row) for row in ends.numpy())
+        found += not box.contains((module.middle + module.half_width).numpy())
+    assert found, "of some boxes, middle and half make more than the bound"
+
+
 def described(policy: Policy, out: Path) -> dict[str, Any]:
     facts: dict[str, Any] = json.loads((export(policy, "safetensors", out) / "model.json").read_text())
     return facts
@@ -226,6 +268,20 @@ def test_the_description_says_how_observations_are_turned(tmp_path: Path) -> Non
     facts = described(policy_of("impala, lstm"), tmp_path / "p")
     assert facts["recurrent"] and facts["normaliser"] == "inside the model"
     assert [i["name"] for i in facts["inputs"]][-3:] == ["first", "state/h", "state/c"]
+
+
+def test_the_description_says_how_the_parts_of_an_action_are_drawn(tmp_path: Path) -> None:
+    policy = policy_of("dd-ppo, choices and boxes")
+    facts = described(policy, tmp_path / "o")
+    parts = {o["name"]: o for o in facts["outputs"] if "path" in o}
+    assert {name: part["path"] for name, part in parts.items()} == {
+        "action/kick/0": ["kick", 0], "action/kick/1": ["kick", 1], "action/move": ["move"], "action/say": ["say"],
+    }  # fmt: skip
+    assert parts["action/move"]["shape"] == ["batch", 2, 2] and parts["action/move"]["dtype"] == "float64"
+    assert "of [3, 2, 4] values in this order" in facts["action"] and "`action/kick/0`: x[0:1], " in facts["action"]
+    assert "`action/kick/1`: choice 0, plus the space's start [1]." in facts["action"]
+    assert "`action/say`: choices 1 to 2, plus the space's start [5, -1]." in facts["action"]
+    assert "`action/move`: x[1:5], clipped from [-1.0, -1.0, -1.0, -1.0] to " in facts["action"]
 
 
 def test_a_model_that_is_not_the_policys_is_refused(tmp_path: Path) -> None:
@@ -272,3 +328,21 @@ def test_weights_that_are_tied_are_written_once_for_each_name(tmp_path: Path) ->
     written = load_file(export(policy, "safetensors", tmp_path / "o") / "model.safetensors")
     assert written.keys() == policy.params.keys()
     assert torch.equal(written["encoder.own.rest.0.weight"], written["encoder.own.rest.2.weight"])
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.load")
+@pytest.mark.parametrize("to", ["torch-export", "torchscript"])
+@pytest.mark.parametrize("case", ["dd-ppo, choices and boxes", "d4pg, several boxes", "dqn, one choice in a Dict"])
+def test_every_part_of_an_action_is_that_of_the_policy(case: str, to: str, tmp_path: Path) -> None:
+    policy = policy_of(case)
+    path = export(policy, to, tmp_path / "o") / {"torch-export": "model.pt2", "torchscript": "model.pt"}[to]
+    model: Any = torch.export.load(path).module() if to == "torch-export" else torch.jit.load(str(path))
+    names = [name.replace("/", "-") for name in policy_module(policy).actions()]
+    for obs in np.random.default_rng(0).uniform(-1, 1, (20, 1, 3)).astype(np.float32):
+        with torch.no_grad():
+            found = dict(zip(names, model(torch.from_numpy(obs)), strict=False))
+        policy.reset()
+        wanted = leaves_of("action", policy.act(obs[0]))
+        assert [name for name, _ in wanted] == names
+        for name, want in wanted:
+            np.testing.assert_allclose(found[name][0].numpy(), want, rtol=tolerance(policy), atol=tolerance(policy))

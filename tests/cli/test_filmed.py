@@ -17,7 +17,7 @@ import shoal
 from shoal.api import Episode, ShoalError, UsageError
 from shoal.policy.video import filming, record
 from shoal.records.evaluation_files import EvaluationFiles, forget_after, video
-from shoal.records.run_dir import load_params
+from shoal.records.param_files import load_params
 from shoal.roles.evaluator import EvaluatorRole
 from shoal.run import changes
 

@@ -25,7 +25,7 @@ from shoal.runtime import memory
 from shoal.serial.runtime import SerialRuntime
 from shoal.settings.config import default_values, resolve
 from shoal.settings.flags import coerce, options as parse_options, ranged
-from shoal.settings.ranges import FLOAT32_MAX, Range
+from shoal.settings.ranges import FLOAT32_MAX, Decay, Fraction, Range
 from tests.cli.conftest import Shoal
 
 ENVS = {"apex-dpg": "Pendulum-v1", "d4pg": "Pendulum-v1", "qt-opt": "Pendulum-v1"}
@@ -170,3 +170,19 @@ def test_an_option_of_a_command_is_a_number_within_a_range(table: str) -> None:
 def test_the_largest_number_of_float32_is_taken() -> None:
     assert coerce(float, FLOAT32_MAX) == FLOAT32_MAX
     assert coerce(typing.Annotated[float, Range("x", lambda x: True, infinite=True)], "inf") == math.inf
+
+
+@pytest.mark.parametrize("text, meant", [("10k", 10_000), ("1.1M", 1_100_000), ("2.3k", 2_300), ("0.5G", 5 * 10**8)])
+def test_a_letter_behind_a_whole_number_multiplies_it(text: str, meant: int) -> None:
+    assert coerce(int, text) == meant
+    for wrong in ("1.0001k", "k", "1e400M"):
+        with pytest.raises(ValueError, match=r"^$"):
+            coerce(int, wrong)
+
+
+def test_the_factor_of_a_running_average_is_below_1() -> None:
+    for value in (0.0, 0.999):
+        assert coerce(Decay, value) == coerce(Fraction, value) == value
+    assert coerce(Fraction, 1.0) == 1.0
+    with pytest.raises(ValueError, match=r"^$"):
+        coerce(Decay, 1.0)

@@ -12,13 +12,16 @@ from typing import Annotated, Any, get_args
 
 import pytest
 
+import shoal
 from shoal.api import UsageError
 from shoal.cli.help import of_command, of_flags
-from shoal.cli.main import main
+from shoal.cli.main import COMMANDS, main
+from shoal.cli.runs import FLAGS as commands_of_runs
 from shoal.run import RunOptions, resume, train
 from shoal.run.evaluation import Evaluation
 from shoal.run.keywords import takes_options
 from shoal.run.options import FLAGS, REQUIRED_KEYS, RESUMABLE
+from shoal.settings import other_names
 from shoal.settings.field_docs import field_docs
 from shoal.settings.fields import RUN_FLAGS, RUN_OPTIONS
 from shoal.settings.flags import coerce, divide, options, split
@@ -46,7 +49,7 @@ def test_train_takes_every_option_with_its_default() -> None:
     parameters = inspect.signature(train).parameters
     taken = {name: parameters[name].default for name in fields()}
     assert taken == fields() and fields()["evaluation"].every == 0
-    assert list(parameters) == ["system", "preset", "config", *BESIDE, *fields(), "settings"]
+    assert list(parameters) == ["system", "env", "preset", "config", *BESIDE, *fields(), "settings"]
     told = inspect.getdoc(train) or ""
     assert all(f"\n{name}: " in told for name in fields())
     assert field_docs(RunOptions).keys() == fields().keys()
@@ -166,7 +169,7 @@ def test_one_observer_needs_no_list(tmp_path: Path, fake: str) -> None:
 def test_settings_know_the_options_of_a_run() -> None:
     flags = {flag.replace("-", "_") for flag in FLAGS} | {"preset", "config"}
     assert flags == RUN_FLAGS
-    arguments = inspect.signature(train).parameters.keys() - {"settings"}
+    arguments = inspect.signature(train).parameters.keys() - {"env", "settings"}
     assert arguments | flags | {"trust"} == RUN_OPTIONS
     of_resume = inspect.signature(resume).parameters.keys()
     assert of_resume >= set(RESUMABLE) and of_resume - RUN_OPTIONS == {"path", "steps", "env", "settings"}
@@ -263,6 +266,46 @@ def test_the_names_of_other_libraries_are_understood(
 ) -> None:
     assert main(["train", system, f"--{theirs}", "1"]) == 2
     assert f"did you mean '--{ours}'?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("enjoy runs/a", "did you mean 'eval'?"), ("Play runs/a", "did you mean 'eval'?"),
+        ("export runs/a --format onnx", "did you mean '--to'?"),
+        ("eval runs/a --n-episodes 3", "did you mean '--episodes'?"),
+        ("train dqn --env CartPole-v1,Pendulum-v1", "a run has one environment"),
+    ],
+)  # fmt: skip
+def test_commands_and_their_flags_are_understood_too(words: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words.split()) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_commands_of_others_lead_to_commands_and_flags_to_flags_of_a_command() -> None:
+    assert not set(other_names.COMMANDS) & set(COMMANDS) and set(other_names.COMMANDS.values()) <= set(COMMANDS)
+    flags = {flag for of in commands_of_runs.values() for flag in of}
+    assert set(other_names.FLAGS) <= flags and not {o for os in other_names.FLAGS.values() for o in os} & flags
+
+
+def test_a_section_of_a_file_is_told_that_there_are_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.toml").write_text("[dqn]\nlearning_rate = 1e-3\n")
+    assert main(["train", "dqn", "--config", str(tmp_path / "a.toml")]) == 2
+    assert "'dqn' is a section, and settings are keys at the top" in capsys.readouterr().err
+
+
+def test_a_name_written_as_a_class_is_answered_with_how_it_is_trained() -> None:
+    with pytest.raises(AttributeError, match=r"shoal.train\('recurrent-ppo', env=...\) trains PPO"):
+        shoal.PPO  # noqa: B018
+    with pytest.raises(AttributeError, match=r"has no attribute 'Zzz'$"):
+        shoal.Zzz  # noqa: B018
+
+
+def test_the_environment_may_be_the_second_argument(tmp_path: Path) -> None:
+    run = shoal.train("dqn", "MountainCar-v0", steps=40, runtime="serial", run_dir=tmp_path / "r", quiet=True)
+    assert run.config["env"] == "MountainCar-v0"
+    with pytest.raises(TypeError, match="env"):
+        shoal.train("dqn", "CartPole-v1", env="MountainCar-v0")  # type: ignore[misc]
 
 
 def test_no_name_of_ours_is_taken_for_another() -> None:

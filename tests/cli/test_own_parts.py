@@ -145,11 +145,15 @@ def test_a_runtime_of_ones_own_runs_and_goes_on(
     "flag, name, says",
     [
         ("--sampler", "rnk", "did you mean 'rank'?"),
-        ("--sampler", "zzz", "expects one of proportional, rank, greedy, or MODULE:CLASS of your own, found 'zzz'"),
+        (
+            "--sampler",
+            "zzz",
+            "expects one of proportional, rank, greedy, or MODULE:CLASS or FILE.py:CLASS of your own, found 'zzz'",
+        ),
         ("--log", "tensorbord", "unknown log back end 'tensorbord'; did you mean 'tensorboard'?"),
-        ("--log", "zzz", "expected tensorboard, wandb, mlflow, or MODULE:CLASS of your own"),
+        ("--log", "zzz", "expected tensorboard, wandb, mlflow, or MODULE:CLASS or FILE.py:CLASS of your own"),
         ("--runtime", "locl", "unknown runtime 'locl'; did you mean 'local'?"),
-        ("--runtime", "zzz", "expected local, serial, ray, torchrun, or MODULE:CLASS of your own"),
+        ("--runtime", "zzz", "expected local, serial, ray, torchrun, or MODULE:CLASS or FILE.py:CLASS of your own"),
         ("--sampler", "{}:Newst", "has no attribute 'Newst'"),
         ("--sampler", "{}:Empty", "is not a sampler, it lacks 'insert'"),
         ("--log", "{}:Empty", "is not a log back end, it lacks 'write'"),

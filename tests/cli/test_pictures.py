@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import xml.etree.ElementTree as ET
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from shoal import systems
+from shoal.api import Field
 from shoal.program import Program, draw
 from shoal.program.draw_svg import svg
 from shoal.settings.config import resolve
@@ -39,6 +41,23 @@ def test_svg_is_well_formed_and_nothing_lies_outside(program: Program) -> None:
     for r in rects:
         x, y, w, h = (float(r.attrib[k]) for k in ("x", "y", "width", "height"))
         assert x >= 0 and y >= 0 and x + w <= width and y + h <= height
+
+
+ODD = '"]<script>alert(1)</script>\n\x1b[2J\x00\ud800#'
+
+
+def test_names_of_an_environments_observations_are_text_in_every_picture(program: Program) -> None:
+    spec: Any = program.channels["unrolls"].spec
+    spec[ODD] = Field((3,))
+    drawn = svg(program)
+    drawn.encode()
+    assert "alert(1)" in "".join(ET.fromstring(drawn).itertext()) and "<script" not in drawn
+    told = draw.mermaid(program)
+    told.encode()
+    assert "#quot;]#lt;script#gt;alert(1)" in told and not {"\x1b", "\0"} & set(told + draw.text(program))
+    assert len(told.splitlines()) == len(draw.mermaid(program).splitlines())
+    labels = [line for line in told.splitlines() if line.strip().startswith(("r", "c")) and "-->" not in line]
+    assert labels and all(line.count('"') == 2 for line in labels)
 
 
 def test_mermaid_edges_follow_the_channels(program: Program) -> None:

@@ -20,7 +20,7 @@ from shoal import systems
 from shoal.api import MASK, UsageError
 from shoal.envs import EnvOptions
 from shoal.policy import Policy, policy as policies
-from shoal.policy.policy import differ, episode_limit
+from shoal.policy.policy import differ, episode_limit, evaluation_options
 from shoal.policy.video import _fit
 from shoal.settings.config import resolve
 
@@ -126,6 +126,33 @@ def test_a_batch_is_acted_on_as_its_environments_one_by_one(system: str, setting
         batch.act(np.zeros((3, 4)), first=np.zeros(2, bool))
     with pytest.raises(UsageError, match="at least 1 environment"):
         batch.reset(0)
+
+
+@pytest.mark.parametrize("core", ["lstm", "gru"])
+def test_a_policy_with_a_memory_acts_by_it_until_an_episode_begins(core: str) -> None:
+    policy = untrained("impala", "CartPole-v1", hidden=(8,), core=core, core_size=4)
+    nets, seen = policy.fresh_agent(0).nets, []  # type: ignore[attr-defined]
+    rng = np.random.default_rng(0)
+    state = nets.initial_state(1)
+    for t, begins in enumerate((True, False, False, True, False)):
+        obs = rng.normal(size=4).astype(np.float32)
+        if begins:
+            policy.reset()
+        policy.act(obs)
+        with torch.no_grad():
+            _, _, state = nets.step({"obs": torch.from_numpy(obs[None])}, torch.tensor([begins]), state)
+        for name, kept in policy._state.items():
+            torch.testing.assert_close(kept, state[name], msg=f"{name} at {t}")
+        seen.append(next(iter(state.values())).clone())
+    assert not torch.allclose(seen[1], seen[2])
+
+
+def test_an_evaluation_plays_what_is_trained_on_without_its_lost_lives_and_bonus() -> None:
+    cfg = untrained("dqn", "CartPole-v1", hidden=(8,), novelty=0.5, reward_scale=0.1, reward_clip="sign").cfg
+    cfg = dataclasses.replace(cfg, life_loss=True)
+    found = evaluation_options(cfg)
+    assert (found.novelty, found.life_loss) == (0.0, False)
+    assert dataclasses.replace(found, novelty=0.5, life_loss=True) == cfg
 
 
 def test_a_batch_of_parts_and_of_offset_actions() -> None:

@@ -11,6 +11,7 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
@@ -22,8 +23,11 @@ import shoal
 from shoal.api import EnvSpec, UsageError
 from shoal.metering.aggregator import Snapshot
 from shoal.metering.bottleneck import bottleneck
+from shoal.records.checkpoint import Checkpoint
 from shoal.records.metric_files import read_curve
-from shoal.records.run_dir import RunDirectory, load_params, new_directory
+from shoal.records.param_files import load_params
+from shoal.records.run_dir import RunDirectory, new_directory
+from shoal.run.finished import check_unfinished
 from shoal.run.progress import Progress, clock, time_left
 from shoal.runtime.launch import Report, Stop
 
@@ -50,9 +54,11 @@ def test_parameters_survive_and_no_temporary_file_does(tmp_path: Path) -> None:
 def test_a_run_is_private_and_never_overwrites(tmp_path: Path) -> None:
     directory = RunDirectory(tmp_path / "a" / "r")
     assert stat.S_IMODE(directory.path.stat().st_mode) == 0o700
-    with pytest.raises(UsageError, match="never overwrites"):
+    with pytest.raises(UsageError, match="is still going on"):
         RunDirectory(directory.path)
     directory.close()
+    with pytest.raises(UsageError, match="never overwrites"):
+        RunDirectory(directory.path)
     with new_directory("dqn", "ALE/Pong-v5", 3, tmp_path) as first:
         assert first.name.startswith("dqn-ALE-Pong-v5-") and first.name.endswith("-3")
 
@@ -268,3 +274,29 @@ def test_the_progress_shows_steps_as_they_are_made_and_when_the_first_update_com
     assert second.startswith("steps 200 of 3,000 (3/s)"), "10 a second, smoothed"
     assert third.startswith("steps 250 of 3,000") and fourth.startswith("steps 400 of 3,000")
     assert "first update" not in last
+
+
+@pytest.mark.parametrize(
+    "limit, finished",
+    [(Stop(steps=100), True), (Stop(steps=101), False), (Stop(seconds=9.0), True), (Stop(seconds=9.5), False)],
+)
+def test_a_run_is_finished_at_its_limit(limit: Stop, finished: bool, tmp_path: Path) -> None:
+    checkpoint = Checkpoint(tmp_path, {"steps": 100, "seconds": 9.0})
+    if finished:
+        with pytest.raises(UsageError, match="is finished: it has reached its"):
+            check_unfinished(tmp_path, checkpoint, limit, None)
+    else:
+        check_unfinished(tmp_path, checkpoint, limit, None)
+
+
+@pytest.mark.parametrize("wanted, more", [(200.0, "220"), (-200.0, "-180")])
+def test_a_run_that_reached_its_return_is_told_to_want_a_higher_one(
+    wanted: float, more: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = SimpleNamespace(reason="episode_return", steps=100)
+    monkeypatch.setattr("shoal.run.finished.read_report", lambda path: report)
+    checkpoint = Checkpoint(tmp_path, {"steps": 100, "seconds": 9.0})
+    with pytest.raises(UsageError, match=rf"its return of {wanted:g}; .* --until-return {more}$"):
+        check_unfinished(tmp_path, checkpoint, Stop(episode_return=wanted), wanted)
+    report.steps = 99
+    check_unfinished(tmp_path, checkpoint, Stop(episode_return=wanted), wanted)

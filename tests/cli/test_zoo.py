@@ -19,7 +19,7 @@ import shoal as package
 from shoal import zoo
 from shoal.api import ShoalError, UsageError
 from shoal.cli import record
-from shoal.records.run_dir import load_params
+from shoal.records.param_files import load_params
 from shoal.settings.schedule import plain
 
 from .conftest import Shoal
@@ -159,7 +159,7 @@ def test_a_saved_policy_is_recorded_like_a_run(shoal: Shoal, monkeypatch: pytest
     monkeypatch.setattr(record, "write", write)
     code, out, err = shoal("record", SOURCE, "--out", "cartpole/zoo-v0", "--episodes", "1", "--seed", "3")
     assert code == 0, err
-    assert out == "set: 1 episodes of CartPole-v1, mean return 500\n" and len(kept) == 1
+    assert out == "set: 1 episode of CartPole-v1, mean return 500\n" and len(kept) == 1
 
 
 @pytest.mark.parametrize(

@@ -46,6 +46,39 @@ def test_a_page_of_measurements_has_no_table_of_figures_typed_by_hand(figures: A
     assert not typed
 
 
+@pytest.mark.parametrize("page", sorted((ROOT / "docs" / "systems").glob("*.md")), ids=lambda p: p.stem)
+def test_results_of_a_system_have_no_figure_typed_by_hand(figures: Any, page: Path) -> None:
+    results = page.read_text(encoding="utf-8").split("\n## Results\n")[1]
+    prose = re.sub(r"`.*?`|\(\S+\)", "", figures.MARKED.sub("", results))  # code and targets of links are no figures
+    assert not re.findall(r"(?<![\w-])-?\d+[.,]?\d+", prose)
+
+
+def test_presets_are_called_validated_on_tasks_that_have_recorded_runs_with_them(figures: Any) -> None:
+    recorded = [(run.system, run.preset, run.task) for run in figures.all_runs()]
+    claims = [
+        (path.stem, preset, task)
+        for path in sorted((ROOT / "docs" / "systems").glob("*.md"))
+        for preset, tasks in re.findall(
+            r"^\| `([\w-]+)` .*?validated on ([^|);]*)", path.read_text("utf-8"), re.MULTILINE
+        )
+        for task in re.findall(r"[A-Z]\w+", tasks)
+    ]
+    assert len(claims) > 30
+    missing = [c for c in claims if not any(c[:2] == r[:2] and re.match(rf"{c[2]}\b", r[2]) for r in recorded)]
+    assert not missing
+
+
+def test_tables_of_papers_and_of_many_actors_show_each_recorded_row(figures: Any) -> None:
+    made = sys.modules["plan_tables"]
+    paper = {"system": "A3C", "what": "16 threads", "published": 12.5, "predicted": 16.0, "assumed": "a core each"}
+    told = made.papers([paper, {**paper, "what": "8 threads", "published": None}])
+    assert "| A3C | 16 threads | 12.5 | 16 | +28% |" in told and "| A3C | 8 threads |  | 16 |  |" in told
+    assert told.count("- A3C: a core each.") == 1
+    told = made.beyond([["impala-pong", {"replay_shards": 32}, 1000, 609.0, 0.295, "learner-bound", "--learners"]])
+    assert "| `impala-pong` | `--replay-shards 32` | 1,000 | 609 | 0.295 | learner-bound | --learners |" in told
+    assert made.papers([]) == made.beyond([]) == made.NOT_RECORDED
+
+
 @pytest.mark.parametrize("made", [{}, {"a": "1"}, {"a": "1", "b": "2", "c": "3"}])
 def test_a_marked_place_without_a_figure_and_a_figure_without_a_place_are_errors(figures: Any, made: Any) -> None:
     places = "".join(

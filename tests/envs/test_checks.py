@@ -36,7 +36,7 @@ DICT = gs.Dict({"a": gs.Box(-1, 1, (2,), np.float32), "b": PAIR})
         (gs.Discrete(3), 1.5, "'obs' of dtype float64 instead of int64"),
         (gs.Box(0, 255, (2,), np.uint8), np.zeros(2, np.int64), "'obs' of dtype int64 instead of uint8"),
         (PAIR, (np.zeros(2, np.float32), 1), ""),
-        (PAIR, (np.zeros(2, np.float32),), "'obs' of 1 parts instead of 2"),
+        (PAIR, (np.zeros(2, np.float32),), "'obs' of 1 part instead of 2"),
         (PAIR, (np.zeros(2, np.float32), 0.5), "'obs/1' of dtype float64 instead of int64"),
         (DICT, {"a": np.zeros(2, np.float32)}, "'obs' without 'b'"),
         (DICT, {"a": np.zeros(2, np.float32), "b": (np.zeros(1), 1)}, "'obs/b/0' of shape [1] instead of [2]"),
@@ -478,6 +478,7 @@ def where(row: int) -> str:
         ([[1, 1, 0, 0, 0], [1, 0, 1, 1, 1]], [True, False], None),
         ([[0, 0, 0, 0, 0], [0, 0, 1, 1, 1]], [True, False], 1),
         ([[1, 1, 0, 0, 0], [0, 0, 0, 0, 0]], [True, True], None),
+        ([[1, 0, 0, 0, 1], [0, 0, 1, 1, 1]], [True, True], None),
     ],
 )
 def test_every_part_of_an_action_has_a_value_that_is_allowed(rows: Any, over: Any, stuck: int | None) -> None:

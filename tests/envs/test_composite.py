@@ -15,7 +15,7 @@ import shoal
 from shoal.api import MASK, Action, EnvironmentFailed, UsageError
 from shoal.envs import EnvOptions, given, make, spec
 from shoal.envs.composite import flat_mask, flat_masks, shown
-from shoal.envs.spaces import ActionCodec
+from shoal.envs.spaces import ActionCodec, ObservationCodec
 from shoal.nets.distributions import ActionDistribution
 from shoal.policy.export import policy_module
 
@@ -88,6 +88,22 @@ def test_the_environment_gets_its_own_structure(env: Any) -> None:
     batch.reset(0)
     step = batch.step(np.array([[1.0, 0.0, -1.0], [0.0, 0.0, 1.0], [-1.0, 0.0, 0.0]], np.float32))
     assert step.obs["obs"].tolist() == [[1.0, 0.0], [0.0, 1.0], [-1.0, 0.5]]
+
+
+@pytest.mark.parametrize(
+    "space",
+    [gs.Box(-1.0, 1.0, (0,)), gs.Box(-1.0, 1.0, (2, 0)), gs.MultiDiscrete(np.zeros(0, np.int64)),
+     gs.Tuple((gs.Discrete(2), gs.Box(-1.0, 1.0, (0,))))],
+    ids=repr,
+)  # fmt: skip
+def test_an_action_without_a_number_is_refused(space: gs.Space[Any]) -> None:
+    with pytest.raises(
+        UsageError, match=r"environment 'E' has an action .* of shape \(.*0,?\): there is nothing to choo"
+    ):
+        ActionCodec(space, "E")
+    if not isinstance(space, gs.Tuple):
+        with pytest.raises(UsageError, match=r"'obs' of shape \(.*0,?\): it holds no number"):
+            ObservationCodec(space, "E")
 
 
 MIXED = gs.Dict({
@@ -193,5 +209,4 @@ def test_a_masked_policy_of_parts_trains_and_plays(tmp_path: Path) -> None:
     obs, info = env.reset()
     for mask in (np.array(ROW), info["action_mask"]):
         env.step(policy.act(obs, greedy=False, action_mask=mask))
-    with pytest.raises(UsageError, match="are not exported yet"):
-        policy_module(policy)
+    assert policy_module(policy).actions() == ["action/aim/0", "action/aim/1", "action/walk"]

@@ -295,6 +295,14 @@ def test_toys_have_the_documented_optimum() -> None:
     assert play("catch", catch) == 1
 
 
+def test_a_toy_that_terminates_at_its_limit_is_not_truncated() -> None:
+    batch = make("toy:corridor", 2, EnvOptions(max_episode_steps=5))
+    batch.reset(0)
+    steps = [batch.step(np.array([1, 0])) for _ in range(6)]
+    assert [s.terminated.tolist() for s in steps] == [[False, False]] * 4 + [[True, False], [False, False]]
+    assert [s.truncated.tolist() for s in steps] == [[False, False]] * 4 + [[False, True], [False, False]]
+
+
 def test_memory_needs_memory() -> None:
     cue = np.zeros(64, np.int64)
 

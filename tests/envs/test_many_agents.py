@@ -176,3 +176,68 @@ def test_what_one_policy_cannot_play_is_refused_in_a_sentence() -> None:
             make(given(env), 3, EnvOptions())
     with pytest.raises(EnvironmentFailed, match="without any agent"):
         make(given(Empty), 3, EnvOptions()).reset(0)
+
+
+class Evacuation:
+    """Four agents in a corridor of nine cells, whose exit is at the end that the sign of the alarm says: 1 for it; fire
+    is at the other, and whoever steps into it dies: -1. Each step costs 0.02. Two are there from the start, the third
+    and fourth come at the second and fourth step. A leap of two cells is forbidden within two cells of an end, and who
+    stands at a wall of smoke (cell 4) may not wait. Who runs from cell to exit gains 0.9 or more."""
+
+    possible_agents = ("a", "b", "c", "d")
+    metadata: dict[str, Any] = {"action_mask": True}  # noqa: RUF012
+    cells, time_limit = 9, 30
+
+    def observation_space(self, agent: str) -> Any:
+        return gs.Box(-1.0, 1.0, (2,))
+
+    def action_space(self, agent: str) -> Any:
+        return gs.Discrete(5)  # left, wait, right, leap left, leap right
+
+    def _come(self, agent: str) -> None:
+        self.place[agent] = int(self.rng.integers(2, self.cells - 2))
+
+    def _seen(self) -> Any:
+        return {agent: np.array([at / 4 - 1, self.alarm], np.float32) for agent, at in self.place.items()}
+
+    def _told(self) -> Any:
+        allowed = {a: [1, at != 4, 1, at > 2, at < self.cells - 3] for a, at in self.place.items()}
+        return {agent: {"action_mask": np.array(mask, np.int8)} for agent, mask in allowed.items()}
+
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        if seed is not None or not hasattr(self, "rng"):
+            self.rng = np.random.default_rng(seed)
+        self.time, self.place, self.agents = 0, {}, ["a", "b"]
+        self.alarm = float(self.rng.choice((-1, 1)))
+        for agent in self.agents:
+            self._come(agent)
+        return self._seen(), self._told()
+
+    def step(self, actions: dict[str, Any]) -> Any:
+        assert sorted(actions) == sorted(self.agents), (actions, self.agents)
+        told = self._told()
+        self.time += 1
+        for agent, action in actions.items():
+            assert told[agent]["action_mask"][action], (agent, action)
+            self.place[agent] += (-1, 0, 1, -2, 2)[int(action)]
+        out = {agent: self.place[agent] in (0, self.cells - 1) for agent in actions}
+        late = dict.fromkeys(actions, self.time == self.time_limit)
+        rewards = {a: (self.alarm * (1 if self.place[a] else -1) if out[a] else 0.0) - 0.02 for a in actions}
+        comes = {2: ["c"], 4: ["d"]}.get(self.time, []) if self.agents or self.time < 4 else []
+        for agent in comes:
+            self._come(agent)
+        seen, told = self._seen(), self._told()
+        self.agents = [a for a in actions if not (out[a] or late[a])] + comes
+        self.place = {agent: self.place[agent] for agent in self.agents}
+        return seen, rewards, out, late, told
+
+    def close(self) -> None: ...
+
+
+def test_agents_that_come_die_and_are_masked_learn_one_policy(tmp_path: Path) -> None:
+    """An untrained policy gains about 0.1; nobody can gain more than 0.98."""
+    settings: dict[str, Any] = dict(preset="vector", runtime="serial", actors=1, envs=64, device="cpu", seed=1)
+    untrained = shoal.train("recurrent-ppo", env=Evacuation, run_dir=tmp_path / "a", steps=64, unroll=1, **settings)
+    trained = shoal.train("recurrent-ppo", env=Evacuation, run_dir=tmp_path / "b", steps=40_000, **settings)
+    assert np.mean(untrained.evaluate(episodes=100, greedy=False)) < 0.5
+    assert np.mean(trained.evaluate(episodes=200)) > 0.85

@@ -132,3 +132,15 @@ def test_integers_are_divided_by_their_largest_magnitude(low: list[int], high: l
     found = integer_scale(gs.Box(np.array(low), np.array(high), dtype=np.int64))
     assert (found is None and scale is None) or (found is not None and found.tolist() == scale)
     assert integer_scale(gs.Box(0.0, 9.0, (2,), np.float32)) is None
+
+
+def test_what_reset_returns_is_no_observation() -> None:
+    """As whoever comes from Gym's old interface gives it."""
+    space = gs.Box(-1.0, 1.0, (4,))
+    pair = (np.zeros(4, np.float32), {"lives": 3})
+    with pytest.raises(
+        UsageError, match=r"'obs' should have shape \(4,\), found a tuple of 2 parts \(of what reset\(\)"
+    ):
+        batch_of(space, pair)
+    with pytest.raises(UsageError, match=r"'obs/b' should have shape \(4,\), found a tuple of 2 parts"):
+        batch_of(gs.Dict({"b": space}), {"b": pair})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import threading
@@ -11,6 +12,8 @@ from pathlib import Path
 import gymnasium as gym
 import pytest
 
+from shoal.api import UsageError
+from shoal.envs import EnvOptions, spec
 from shoal.envs.given import given
 from shoal.envs.registration import MAIN, registration
 
@@ -127,3 +130,51 @@ def test_a_function_gets_the_entries_that_can_travel(monkeypatch: pytest.MonkeyP
 
 def _not_there() -> None:
     raise ModuleNotFoundError("as another process would")
+
+
+def installed(folder: Path, name: str, text: str, below: str = "") -> None:
+    """A package as an installer leaves it: one that needs Gymnasium, whose file ``below`` it has the text."""
+    module = folder / name / below
+    module.mkdir(parents=True)
+    (folder / name / "__init__.py").touch()
+    (module / "__init__.py").write_text(text)
+    about = folder / f"{name}-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\nRequires-Dist: gymnasium>=1\n")
+    (about / "top_level.txt").write_text(f"{name}\n")
+
+
+REGISTER = "import gymnasium\ngymnasium.register(id={}, entry_point='gymnasium.envs.classic_control:CartPoleEnv')\n"
+
+
+@pytest.mark.parametrize(
+    "env, told",
+    [
+        ("Zeppelin-v0", "did you mean 'test_airships:Zeppelin-v0'?"),
+        ("CartPolePlus-v0", "did you mean 'test_parts.wrapper:CartPolePlus-v0'?"),
+        ("Submarine7Crew-v2", "did you mean 'test_boats:Submarine7Crew-v2'?"),
+        ("CartPola-v1", "did you mean 'CartPole-v1'?"), ("Zep-v0", "unknown environment 'Zep-v0' (an id"),
+    ],
+)  # fmt: skip
+def test_an_id_of_an_installed_package_is_suggested_with_its_module(
+    env: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed(tmp_path, "test_airships", REGISTER.format("'Zeppelin-v0'"))
+    installed(
+        tmp_path, "test_boats", "for n in range(0):\n    " + REGISTER.format("f'Submarine{n}Crew-v2'").splitlines()[1]
+    )
+    installed(tmp_path, "test_parts", REGISTER.format('"CartPolePlus-v0"'), below="wrapper")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(UsageError, match=re.escape(told)):
+        spec(env, EnvOptions())
+    assert not {"test_airships", "test_boats", "test_parts"} & sys.modules.keys(), "nothing is imported"
+
+
+def test_a_package_that_registers_when_asked_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = REGISTER.format("'OnDemand-v0'").splitlines()
+    installed(tmp_path, "test_on_demand", f"{lines[0]}\ndef register_envs():\n    {lines[1]}\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert spec("test_on_demand:OnDemand-v0", EnvOptions()).action.sizes == (2,)
+    with pytest.raises(UsageError, match="module 'test_on_demand' has no 'OnDemnd-v0'; did you mean 'OnDemand-v0'"):
+        spec("test_on_demand:OnDemnd-v0", EnvOptions())
+    gym.registry.pop("OnDemand-v0")

@@ -19,6 +19,7 @@ from shoal.api import Batch, Diverged, Learner, RoleFailed, ShoalError, Update
 from shoal.learning.algorithm import Algorithm
 from shoal.learning.gradient_step import MAX_SKIPPED
 from shoal.learning.learner import SGDLearner
+from shoal.learning.ppo_learner import PPOLearner
 from shoal.systems import recurrent_ppo
 
 
@@ -78,7 +79,7 @@ def test_only_failures_in_a_row_end_it() -> None:
 def test_ppo_outlives_a_bad_batch() -> None:
     cfg = recurrent_ppo.Config(envs=2, unroll=4, epochs=4, minibatches=4, normalise_obs=True, normalise_reward=True)
     nets = recurrent_ppo.network(cfg)
-    learner = recurrent_ppo.PPOLearner(recurrent_ppo.PPO(cfg, nets), cfg.steps, seed=0)
+    learner = PPOLearner(recurrent_ppo.PPO(cfg, nets), cfg.steps, seed=0)
     spec = recurrent_ppo.program(cfg).channels["rollouts"].spec
     items = {k: torch.zeros(f.shape, dtype=getattr(torch, f.dtype)) for k, f in spec.items()}
     items["valid"].fill_(True)

@@ -100,7 +100,7 @@ class Nested(gym.Env[Any, Any]):
         ({}, ""),
         ({"a": np.zeros((3, 2), np.uint8)}, "'obs/a' of shape [3, 2] instead of [2, 3]"),
         ({"a": np.zeros((2, 3))}, "'obs/a' of dtype float64 instead of uint8"),
-        ({"b": (1,)}, "'obs/b' of 1 parts instead of 2"),
+        ({"b": (1,)}, "'obs/b' of 1 part instead of 2"),
         ({"b": (1.5, np.zeros(1))}, "'obs/b/0' of dtype float64 instead of int64"),
         ({"b": (1, np.zeros(1))}, ""),  # float64 for float32: NumPy's usual casting
     ],

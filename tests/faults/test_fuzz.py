@@ -26,6 +26,9 @@ from shoal.records import run_dir
 from shoal.run import runtimes, training
 from shoal.run.population.member import train_slice
 from shoal.run.population.training import PopulationRun
+from shoal.watch.catalogue import Catalogue
+from shoal.watch.report import card
+from shoal.watch.site import Site
 
 TASTE = 30  # attacks a test: the same on every machine
 LONG = 300.0  # seconds
@@ -126,6 +129,19 @@ def cases(folder: Path) -> dict[str, list[Callable[[], object]]]:
     }  # fmt: skip
 
 
+def looks(folder: Path) -> list[Callable[[], object]]:
+    """What shows the runs and populations in a folder, whatever is the matter with them."""
+    run, population, out = (str(folder / name) for name in ("run", "population", "report.html"))
+    site = Site(Catalogue([folder]))
+    return [
+        lambda: main(["runs", str(folder)]), lambda: main(["runs", run]),
+        lambda: main(["report", run, "--out", out]), lambda: main(["report", population, "--out", out]),
+        lambda: card(folder / "run").encode() and 0, lambda: json.dumps(site.run("run"), allow_nan=False) and 0,
+        lambda: json.dumps([site.run("population"), site.listing()], allow_nan=False) and 0,
+        lambda: json.dumps([site.times("run", "seconds"), site.metrics(["run"])], allow_nan=False) and 0,
+    ]  # fmt: skip
+
+
 def agree(folder: Path) -> None:
     """Let the manifests of checkpoints say what the files are now, as whoever changes them would."""
     for manifest in folder.rglob("checkpoints/*/manifest.json"):
@@ -152,23 +168,25 @@ def attack(seed: int, originals: Path, place: Path, capsys: pytest.CaptureFixtur
     mutate(file, outside, draw)
     if "checkpoints" in file.parts and file.name != "manifest.json" and file.is_file() and not file.is_symlink():
         agree(folder)
-    act = draw.choice(cases(folder)[which])
+    act, look = draw.choice(cases(folder)[which]), draw.choice(looks(folder))
     state, before = Path(os.environ["XDG_STATE_HOME"]), os.getcwd()
     capsys.readouterr()
     seen.clear()
     os.chdir(place)
     watching[:] = [folder, place / "curves.png", place / "population.png", state]
-    code: object = 0
+    codes: list[object] = []
     try:
-        code = act()
-    except ShoalError as error:
-        code = 1 if len(str(error)) < 4_000 else error
+        for do in (look, act):
+            try:
+                codes.append(do())
+            except ShoalError as error:
+                codes.append(1 if len(str(error)) < 4_000 else error)
     finally:
         watching.clear()
         os.chdir(before)
     out, err = capsys.readouterr()
     assert seen == [], f"{file}: {seen}"
-    assert not isinstance(code, (int, Exception)) or code in (0, 1, 2), code
+    assert all(not isinstance(code, (int, Exception)) or code in (0, 1, 2) for code in codes), codes
     assert "Traceback" not in err and len(err) < 4_000, err
     assert not set(out + err) - {"\n", "\t"} & set(map(chr, range(32))), (out, err)
     assert outside.read_text() == "mine\n"

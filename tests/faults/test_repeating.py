@@ -78,6 +78,37 @@ def test_an_environment_that_always_fails_ends_the_run_at_once(
     assert "roles/actor.py" not in text, "lines of Shoal's own are in the log of the role"
 
 
+class AnotherSpace(Sound):
+    made = 0
+
+    def __init__(self) -> None:
+        type(self).made += 1
+        self.action_space = spaces.Discrete(1 + self.made)
+
+
+class BreaksLater(Sound):
+    steps = 0
+
+    def step(self, action: Any) -> Any:
+        self.steps += 1
+        return np.zeros(2 if self.steps < 40 else 3, np.float32), 1.0, False, False, {}
+
+
+@pytest.mark.parametrize("runtime", ["local", "serial"])
+def test_a_mistake_of_the_users_that_a_role_finds_is_one_sentence(
+    runtime: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(UsageError, match=r"^environment .* has another action_space each time it is made") as failure:
+        shoal.train("impala", env=AnotherSpace, run_dir=tmp_path / "r", runtime=runtime, **SMALL)
+    assert "\n" not in str(failure.value) and "Traceback" not in caplog.text
+    assert not (tmp_path / "r").exists(), "nothing is left of a run that was refused before its first step"
+
+
+def test_a_mistake_that_is_met_again_and_again_ends_the_run_after_two_more_tries(tmp_path: Path) -> None:
+    with pytest.raises(RoleFailed, match=r"shape \[3\](.|\n)*gave up after 3 failures"):
+        shoal.train("impala", env=BreaksLater, run_dir=tmp_path / "r", **{**SMALL, "steps": 10**6})
+
+
 def test_numbers_that_are_not_finite_are_given_another_try(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(RoleFailed, match="gave up after"):
         shoal.train("impala", env=NotFinite, run_dir=tmp_path / "r", **SMALL)

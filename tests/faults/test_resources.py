@@ -70,7 +70,7 @@ def test_as_many_open_files_as_replicas_need(tmp_path: Path, monkeypatch: pytest
     mine = len(os.listdir("/proc/self/fd"))
     assert 3 * 701 + mine - 10 < soft < 3 * 701 + mine + 500 and hard == 4_096, "raised once, for those that need it"
     with pytest.raises(
-        UsageError, match=r"^1501 processes need \d,\d\d\d open files, and this machine allows 4,096"
+        UsageError, match=r"^1,501 processes need \d,\d\d\d open files, and this machine allows 4,096"
     ) as e:
         LocalRuntime().check(program(tmp_path, tmp_path / "told", writers=1_500))
     need = int(str(e.value).split()[3].replace(",", ""))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -45,6 +46,12 @@ class Training:
             assert self.process.poll() is None, self.process.communicate()
             time.sleep(0.05)
         return [int((self.folder / name).read_text()) for name in names]
+
+    def steps(self) -> int:
+        """As its last row of metrics says; 0 before the first."""
+        path = self.folder / "r" / "metrics.jsonl"
+        rows = path.read_text().splitlines() if path.exists() else []
+        return int(json.loads(rows[-1])["steps"]) if rows else 0
 
     def end(self) -> str:
         """Interrupt it; returns what it wrote to its standard error."""

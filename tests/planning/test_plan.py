@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
+import os
+import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +15,8 @@ from shoal import systems
 from shoal.api import UsageError
 from shoal.cli.main import main
 from shoal.planning.command import command
-from shoal.planning.costs import Costs, at_size, network, read, size
+from shoal.planning.costs import Costs, at_size, network, size
+from shoal.planning.costs_file import read
 from shoal.planning.regularity import behaviour, period
 from shoal.planning.rehearsal import rehearse
 from shoal.planning.scan import Planner, Point, knee
@@ -240,6 +244,71 @@ def test_costs_that_do_not_fit_and_targets_that_nothing_reaches_are_refused(
     impala.write(path)
     code, _, err = run(capsys, *args, "--costs", str(path), "--preset", "none", "--actors", "1,2", "--envs", "2")
     assert code == 2 and told in err.splitlines()[-1]
+
+
+FIRST_COSTS = ("roles", "actor", 0, "behaviours", 0)
+FIRST_OP = (*FIRST_COSTS, "cycle", 0, "ops", 0)
+
+
+@pytest.mark.parametrize(
+    "where, value",
+    [
+        (("system",), ["impala"]), (("processor",), 5), (("cores",), 10**30), (("busy",), math.nan), (("busy",), -1.0),
+        (("network", "params/value.linear.bias"), ["many"]), (("roles", "actor"), []), (("roles",), "none"),
+        ((*FIRST_COSTS, "cycle"), []), ((*FIRST_COSTS, "insert"), [-1.0]), ((*FIRST_COSTS, "regular"), "no"),
+        ((*FIRST_COSTS, "steps_per_update"), math.inf), ((*FIRST_COSTS, "preempt"), [0.5, 0.5]),
+        ((*FIRST_OP, "busy"), [1e300]), ((*FIRST_OP, "busy"), [math.nan]), ((*FIRST_OP, "do"), "__init__"),
+        ((*FIRST_OP, "cores"), 10**12), ((*FIRST_OP, "idle"), None), (("strange",), 1),
+        ((*FIRST_COSTS, "cycle"), [{"ops": [], "counts": {}}]),
+    ],
+)  # fmt: skip
+def test_costs_of_a_stranger_are_refused_in_a_sentence(
+    where: tuple[Any, ...], value: Any, impala: Costs, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "costs.json"
+    impala.write(path)
+    facts = json.loads(path.read_text())
+    inner = facts
+    for name in where[:-1]:
+        inner = inner[name]
+    inner[where[-1]] = value
+    path.write_text(json.dumps(facts))
+    code, _, err = run(capsys, "impala", "--costs", str(path), "--preset", "none", "--actors", "1", "--envs", "2")
+    assert code == 2 and "is not a file of costs" in err and len(err.splitlines()) == 1
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("flag", ["--costs", "--machine"])
+def test_no_plan_waits_for_a_pipe_or_reads_what_is_nested_without_end(
+    flag: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "given"
+    for make in (
+        lambda: os.mkfifo(path),
+        path.mkdir,
+        lambda: path.write_text("x = " * (flag != "--costs") + "[" * 99_999),
+    ):
+        make()
+        code, _, err = run(capsys, "impala", "--env", "CartPole-v1", flag, str(path))
+        assert code == 2 and len(err.splitlines()) == 1 and len(err) < 600
+        path.rmdir() if path.is_dir() else path.unlink()
+
+
+def test_phases_of_a_strangers_costs_are_shown_as_text(
+    impala: Costs, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path, picture = tmp_path / "costs.json", tmp_path / "plan.svg"
+    impala.write(path)
+    facts = json.loads(path.read_text())
+    for sized in facts["roles"]["learner"]:
+        for op in (op for one in sized["behaviours"] for step in one["cycle"] for op in step["ops"]):
+            if op["do"] == "work":
+                op |= {"phases": {"[/x]\x1b[2J<b>\ud800": 1.0}, "busy": [1.0]}
+    path.write_text(json.dumps(facts))
+    words = ("--costs", str(path), "--preset", "none", "--actors", "1", "--envs", "2", "--out", str(picture))
+    code, out, err = run(capsys, "impala", *words)
+    assert code == 0 and "[/x]" in out + err and not {"\x1b", "\ud800"} & set(out + err), (out, err)
+    ET.fromstring(picture.read_text())
 
 
 def test_a_plan_is_told_as_json_and_drawn(impala: Costs, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -201,6 +201,17 @@ def test_a_member_is_ready_by_steps() -> None:
         assert made.ready(0) is ready
 
 
+def test_warm_up_counts_the_steps_of_what_a_member_is_now() -> None:
+    made = Population(RATE, 2, Rules(interval=10, warm_up=250))
+    made.report(0, 300, 1.0)
+    made.report(1, 20, 0.0)
+    made.copy(made.members[1], made.members[0])
+    made.report(1, 309, 0.0)
+    assert made.members[1].trained == 29 and not made.ready(1), "one step before its next turn"
+    made.report(1, 310, 0.0)
+    assert made.ready(1)
+
+
 def test_perturbing() -> None:
     generator = np.random.default_rng(0)
     found = {round(RATE["rate"].perturb(1e-3, generator), 9) for _ in range(50)}
@@ -382,8 +393,8 @@ def test_every_member_trains_for_its_own_steps_whatever_it_copies() -> None:
         made.append(steps)
         return (state or 0) + steps, float(rng.normal())
 
-    found = shoal.pbt(chance, RATE, steps=40, interval=2, population=6, share=0.5)
-    assert sum(made) == 6 * 40
+    found = shoal.pbt(chance, RATE, steps=40, interval=3, population=6, share=0.5)
+    assert sum(made) == 6 * 40 and sorted(made) == [1] * 6 + [3] * 6 * 13, "the last turn of each is what is left"
     assert any(c.parent_step < c.step for c in found.lineage)
 
 

@@ -6,15 +6,18 @@ import json
 import shutil
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import shoal
 from shoal.cli.main import main
-from shoal.run.tuning import BEST, SETTINGS, STUDY, _like, _told
-from shoal.settings.config import read_file
+from shoal.run.options import RunOptions
+from shoal.run.tuning import BEST, SETTINGS, STUDY, Study, _like, _told
+from shoal.settings.config import read_file, resolve
 from shoal.settings.schedule import linear
+from shoal.systems import impala
 
 WORDS = [
     "--env", "CartPole-v1", "--runtime", "serial", "--actors", "1", "--envs", "2", "--unroll", "8", "--hidden", "16",
@@ -42,6 +45,34 @@ def test_a_schedule_keeps_its_shape() -> None:
     assert _like(linear(0.5, 0.25), 1.0) == linear(1.0, 0.5) and _like(0.1, 0.2) == 0.2
     space = {"gamma": dict(low=0.9, high=0.999, log=True, one_minus=True), "n": dict(low=1, high=9, integer=True)}
     assert _told("gamma", space, 0.99) == pytest.approx(0.01) and _told("n", space, 40) == 9
+
+
+def test_a_trial_may_be_ended_at_nine_moments_before_its_end(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """At the first row of each tenth that has a return; behind the last step there is nothing to save."""
+    told: list[tuple[float, int]] = []
+    given: list[Any] = []
+    trial = SimpleNamespace(
+        number=3, params={}, set_user_attr=lambda name, values: None,
+        report=lambda score, part: told.append((score, part)), should_prune=lambda: told[-1][0] < 0.0,
+    )  # fmt: skip
+    study = SimpleNamespace(ask=lambda: trial, tell=lambda trial, score=None, state=None: given.append(score))
+    optuna = SimpleNamespace(samplers=SimpleNamespace(TPESampler=lambda seed: None), trial=None)
+    monkeypatch.setattr("shoal.run.tuning._optuna", lambda: optuna)
+    monkeypatch.setattr(Study, "open", lambda self: study)
+    resolved = resolve(impala, "none", None, {"steps": 1_000})
+    ended: list[bool] = []
+
+    def start(*_: Any, observers: Any) -> Any:
+        rows = [(50, 1.0), (100, None), (120, 2.0), (190, 3.0), (250, -1.0), (999, 5.0), (1_000, -9.0), (1_010, -9.0)]
+        for steps, score in rows:
+            row = {"steps": steps} | ({} if score is None else {"episode_return": score})
+            ended.append(observers[0](row))
+        return SimpleNamespace(report=SimpleNamespace(reason="steps", episode_return=7.0, steps=1_010))
+
+    monkeypatch.setattr("shoal.run.tuning.start", start)
+    sentence = Study(tmp_path, "impala", impala, resolved, {}, RunOptions(seed=1)).trial()
+    assert told == [(2.0, 1), (-1.0, 2), (5.0, 9)] and [i for i, end in enumerate(ended) if end] == [4]
+    assert given == [7.0] and sentence.startswith("trial 3: 7 ")
 
 
 @pytest.mark.parametrize("slots", [1, 2])

@@ -10,7 +10,9 @@ import pytest
 from counting import Counting
 from naive_sequences import Recurrent
 
+from shoal.api import ShoalError
 from shoal.replay import SequenceSpec, TableSpec
+from shoal.replay.own_sampler import OwnSampler
 from shoal.replay.samplers import live_rows
 from shoal.replay.sequence_arrays import FREE, FREE_HEAD, INSERTED, SLOT_HEAD, SLOTS, STARTS
 
@@ -213,3 +215,24 @@ def test_an_item_that_is_listed_twice_is_found_by_the_uniform_sampler() -> None:
     table = transitions()
     twice(table, live_rows(table._order, table._counters))
     assert table.sampler.check_valid() == (False, "uniform: an item is listed twice")
+
+
+@pytest.mark.parametrize("prob, told", [(0.0, True), (1e-9, False), (1.0, False), (1.1, True)])
+def test_an_item_that_is_drawn_has_a_probability_above_0_and_at_most_1(prob: float, told: bool) -> None:
+    class Said:
+        def __init__(self, *given: Any) -> None: ...
+
+        def insert(self, rows: np.ndarray, priorities: np.ndarray) -> None: ...
+
+        def draw(self, rows: np.ndarray, probs: np.ndarray) -> None:
+            rows[:], probs[:] = 2, prob
+
+    sampler = OwnSampler(Said, {}, np.array([2, 0, 0], np.int32), np.array([0, 1]), np.zeros(4, np.uint64), 0.5)
+    sampler.insert(np.array([2], np.int32), np.ones(1, np.float32))
+    rows, probs = np.zeros(3, np.int32), np.zeros(3)
+    if told:
+        with pytest.raises(ShoalError, match=f"every probability above 0 and at most 1, found {prob:g} in probs"):
+            sampler.draw(rows, probs)
+        return
+    sampler.draw(rows, probs)
+    assert rows.tolist() == [2] * 3 and probs.tolist() == [prob] * 3

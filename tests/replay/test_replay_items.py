@@ -124,6 +124,24 @@ def test_fifo_keeps_the_newest() -> None:
     assert keys.tolist() == list(range(table.inserted - 64, table.inserted))
 
 
+def test_a_restored_table_removes_its_surplus_as_soon_as_the_one_that_was_saved() -> None:
+    life = Counting(0, 5, 2, True, False, seed=0, mean=1e9)
+    options = TableSpec(10, evict_every=32)
+    table = options.build(life.spec, 1, 0)
+    for _ in range(2):
+        table.add(life.unroll())  # 8 items, and 10 from then on
+    again = options.build(life.spec, 1, 0)
+    again.restore(table.state())
+    assert table.size == again.size == 18, "the surplus of 8 stays until 32 were inserted"
+    sizes = []
+    for _ in range(3):
+        unroll = life.unroll()
+        table.add(unroll)
+        again.add(unroll)
+        sizes.append((table.size, again.size))
+    assert sizes == [(28, 28), (10, 10), (20, 20)]
+
+
 def test_priorities_of_items_that_are_gone_are_ignored() -> None:
     life = Counting(0, 5, 2, True, False, seed=0)
     table = TableSpec(20, sampler="proportional", alpha=1.0, eps=0.5).build(life.spec, 1, 0)

@@ -82,13 +82,15 @@ def test_any_streams_become_what_the_slow_model_makes_of_them(
 def follow(
     spec: SequenceSpec, steps: int, mean: float, same_step: bool, rng: np.random.Generator, adds: int
 ) -> SequenceTable:
-    """Compare the table with the slow model while two writers add unrolls, die, and lose some on the way."""
+    """Compare the table with the slow model while two writers add unrolls, die, and lose some on the way, after which
+    the same episodes go on."""
     lives: dict[int, Recurrent] = {}
-    generation = [0, 1]
+    life, generation = [0, 1], [0, 1]
 
     def born(writer: int) -> None:
-        generation[writer] = life = len(lives)
-        lives[life] = Recurrent(life, steps, 2, same_step, True, int(rng.integers(2**32)), mean)
+        life[writer] = len(lives)
+        lives[life[writer]] = Recurrent(life[writer], steps, 2, same_step, True, int(rng.integers(2**32)), mean)
+        generation[writer] += 2
 
     born(0)
     born(1)
@@ -97,9 +99,9 @@ def follow(
         writer = int(rng.integers(2))
         if rng.random() < 0.03:
             born(writer)
-        unroll = lives[generation[writer]].unroll()
+        unroll = lives[life[writer]].unroll()
         if rng.random() < 0.05:  # lost on the way; whoever owns the table would say so by a new generation
-            born(writer)
+            generation[writer] += 2
             continue
         assert table.add(unroll, writer, generation[writer]) == model.add(unroll, writer, generation[writer])
         assert table.size <= spec.capacity

@@ -84,7 +84,7 @@ def test_episodes_that_are_not_told_are_an_error() -> None:
     env = ScriptedEnvs(SCRIPT)
     step = env.step
     env.step = lambda action: step(action)._replace(episodes=[])  # type: ignore[method-assign]
-    with pytest.raises(EnvironmentFailed, match="ended 1 episodes but reported 0 returns"):
+    with pytest.raises(EnvironmentFailed, match="ended 1 episode but reported 0 returns"):
         Episodes(env, SummingAgent(), 2, 0).play()  # type: ignore[arg-type]
 
 
@@ -370,6 +370,16 @@ def test_an_evaluation_without_time_counts_what_it_has() -> None:
     late.step()
     late.step()
     assert late.play(-1.0).unfinished == 2 and late.done
+
+
+def test_episodes_that_were_cut_before_the_time_was_over_are_unfinished_too() -> None:
+    played = endless([[ENDLESS], [ENDLESS]], 6)
+    for _ in range(5):
+        played.step()
+    assert [len(of) for of in played.episodes] == [1, 1] and played.unfinished == 2
+    found = played.play(-1.0)
+    assert [[e.length for e in of] for of in played.episodes] == [[4, 2], [4, 2]]
+    assert (found.unfinished, found.asked, len(found)) == (6, 6, 4)
 
 
 def test_an_evaluation_that_has_time_is_played_whole() -> None:

@@ -508,5 +508,7 @@ def test_a_system_has_an_inference_server_or_refuses_it_and_names_those_that_hav
     config = load(name).Config
     assert config.has_server == (name in SERVED)
     if name not in SERVED:
-        with pytest.raises(UsageError, match=f"{name} has none.*impala, recurrent-ppo, dqn.* and d4pg have one"):
+        with pytest.raises(
+            UsageError, match=f"{name} has no inference server.*impala, recurrent-ppo, dqn.* and d4pg have one"
+        ):
             config(inference="server")

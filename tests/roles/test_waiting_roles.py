@@ -297,7 +297,7 @@ def test_a_server_that_goes_back_says_what_is_lost(caplog: pytest.LogCaptureFixt
     second = server(gradient(1.0, 5), gradient(3.0, 5), pieces=2)
     second.params.version = 5
     second.load_state_dict(saved)
-    assert "after 1 updates: the 3 since are lost" in caplog.text
+    assert "after 1 update: the 3 since are lost" in caplog.text
     assert second.ctx.metrics.drain().records["lost_updates"] == (3.0, 1)
     second.step()
     second.step()

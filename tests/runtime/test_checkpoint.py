@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import math
 import os
@@ -10,6 +11,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -19,9 +21,9 @@ from states import same
 
 from shoal.api import Field, ShoalError, UsageError
 from shoal.program import Channel
-from shoal.records import checkpoint, checkpoint_state as state_files
+from shoal.records import checkpoint, checkpoint_state as state_files, run_lock
 from shoal.records.checkpoint import Saving
-from shoal.records.run_lock import RunLock
+from shoal.records.run_lock import RunLock, is_locked
 
 
 # ----------------------------------------------------------------------------------------- states
@@ -198,11 +200,39 @@ def test_another_program_is_refused_with_what_differs(tmp_path: Path) -> None:
 
 
 # ------------------------------------------------------------------------------------------- lock
+def test_whether_a_directory_is_locked_is_seen_without_a_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run could not start in the moment in which somebody looks."""
+    RunLock(tmp_path).release()
+    taken = Mock()
+    monkeypatch.setattr(fcntl, "flock", taken)
+    assert not is_locked(tmp_path) and not taken.called
+
+
+def test_where_the_system_lists_no_locks_one_is_tried_and_given_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on macOS."""
+
+    def opened(path: Any, *args: Any, **fields: Any) -> Any:
+        if str(path) == "/proc/locks":
+            raise FileNotFoundError(path)
+        return open(path, *args, **fields)
+
+    monkeypatch.setattr(run_lock, "open", opened, raising=False)
+    held = RunLock(tmp_path)
+    assert is_locked(tmp_path)
+    held.release()
+    assert not is_locked(tmp_path)
+    RunLock(tmp_path).release()
+
+
 def test_a_directory_has_one_run_at_a_time_and_counts_them(tmp_path: Path) -> None:
     first = RunLock(tmp_path)
     with pytest.raises(UsageError, match=f"is still going on \\(process {os.getpid()}\\)"):
         RunLock(tmp_path)
+    assert is_locked(tmp_path)
     first.release()
+    assert not is_locked(tmp_path)
     again = RunLock(tmp_path)
     assert (first.launch, again.launch) == (0, 1)
     again.release()

@@ -252,3 +252,31 @@ def test_every_metric_has_a_name_that_the_back_end_takes(
 
 
 PLAIN = ("steps", "updates", "episodes", "episode_return", "episode_length", "seconds", "restarts")
+
+
+@pytest.mark.parametrize("begun, shown", [(0, [100, 300, 300, 400]), (350, [350, 350, 350, 400])])
+def test_no_row_is_written_behind_one_that_was(
+    begun: int, shown: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor behind the step at which the run goes on: back ends would leave it out."""
+    told = Told()
+    monkeypatch.setitem(sys.modules, "wandb", told.module("wandb"))
+    logger = Logger("wandb", tmp_path, {}, begun)
+    for steps in (100, 300, 200, 400):
+        logger.evaluated({"mean": float(steps)}, steps)
+    assert told.rows == [
+        (at, {"eval/mean": float(steps)}) for at, steps in zip(shown, (100, 300, 200, 400), strict=True)
+    ]
+
+
+@pytest.mark.parametrize("begun, purged", [(0, None), (350, 351)])
+def test_tensorboard_forgets_what_was_told_of_later_steps(
+    begun: int, purged: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The row of the step at which it goes on stays: it is not told again."""
+    made: list[dict[str, Any]] = []
+    module: Any = types.ModuleType("torch.utils.tensorboard")
+    module.SummaryWriter = lambda **fields: made.append(fields) or types.SimpleNamespace(add_text=lambda *a: None)
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", module)
+    TensorBoard(tmp_path, {}, begun, {})
+    assert made == [{"log_dir": str(tmp_path / "tensorboard"), "purge_step": purged}]

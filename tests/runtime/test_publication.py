@@ -10,9 +10,9 @@ import pytest
 import torch
 
 import shoal
+from shoal.records.param_files import NEWEST, load_params
 from shoal.records.publication import Publication
 from shoal.records.report import Report
-from shoal.records.run_dir import NEWEST, load_params
 
 SMALL: dict[str, Any] = dict(
     env="CartPole-v1", preset="none", actors=1, envs=2, unroll=5, hidden=(8,), device="cpu", checkpoint_every=0.0

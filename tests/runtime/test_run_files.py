@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
+import os
+import shutil
 from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
 
-from shoal.api import ShoalError
+from shoal import untrusted
+from shoal.api import ShoalError, UsageError
 from shoal.metering.aggregator import Aggregator
 from shoal.metering.recorder import Telemetry
+from shoal.records import param_files
 from shoal.records.evaluation_files import EvaluationFiles
+from shoal.records.param_files import load_params, save_params
 from shoal.records.report import Report
-from shoal.records.run_dir import RunDirectory, load_params, save_params
+from shoal.records.run_dir import RunDirectory
 from shoal.records.whole_files import write_whole
+from shoal.untrusted import require_plain
 
 
 def report() -> Report:
@@ -73,3 +82,69 @@ def test_parameters_and_the_best_ones_have_one_kind_of_index(tmp_path: Path) -> 
     for path in (tmp_path, tmp_path / "best"):
         updates, params = load_params(path)
         assert updates == 4 and params["w"].tolist() == [0.0, 1.0, 2.0]
+
+
+# ------------------------------------------------------------------- read while a run goes on
+def test_parameters_that_a_run_has_moved_meanwhile_are_read_where_they_are_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run ends between the look at ``newest`` and the reading of its file."""
+    (tmp_path / param_files.NEWEST).mkdir()
+    save_params(tmp_path / param_files.NEWEST, report())
+    load, ended = param_files._load_params, []
+
+    def slowly(path: Path, channel: str | None) -> Any:
+        if path.name == param_files.NEWEST and not ended:
+            ended.append(True)
+            save_params(tmp_path, report())
+            shutil.rmtree(path)
+        return load(path, channel)
+
+    monkeypatch.setattr(param_files, "_load_params", slowly)
+    updates, params = load_params(tmp_path)
+    assert ended and updates == 4 and params["w"].tolist() == [0.0, 1.0, 2.0]
+
+
+def test_parameters_that_are_not_there_are_looked_for_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = Mock(side_effect=param_files._load_params)
+    monkeypatch.setattr(param_files, "_load_params", calls)
+    with pytest.raises(UsageError, match="published none yet"):
+        load_params(tmp_path)
+    assert calls.call_count == 1
+
+
+def test_a_directory_may_be_looked_through_while_a_run_removes_files_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders = [tmp_path / "checkpoints" / name for name in ("000000000001", "000000000002")]
+    for folder in folders:
+        folder.mkdir(parents=True)
+        (folder / "manifest.json").touch()
+    (tmp_path / "live.json").touch()
+    scan = os.scandir
+
+    def slowly(path: Any) -> Any:
+        if isinstance(path, int):  # of what removes
+            return scan(path)
+        with scan(path) as entries:
+            found = list(entries)
+        if Path(path) == tmp_path:
+            (tmp_path / "live.json").unlink()
+        if Path(path) == tmp_path / "checkpoints":
+            shutil.rmtree(folders[0])
+        return contextlib.nullcontext(found)
+
+    monkeypatch.setattr(untrusted.os, "scandir", slowly)
+    require_plain(tmp_path, trust=False)
+    assert not folders[0].exists() and folders[1].exists() and not (tmp_path / "live.json").exists()
+    with pytest.raises(FileNotFoundError):
+        require_plain(tmp_path / "gone", trust=False)
+
+
+def test_a_new_run_in_the_directory_of_one_that_goes_on_is_told_whose_it_is(tmp_path: Path) -> None:
+    first = RunDirectory(tmp_path)
+    with pytest.raises(UsageError, match=rf"is still going on \(process {os.getpid()}\)"):
+        RunDirectory(tmp_path)
+    first.close()
+    with pytest.raises(UsageError, match="never overwrites another"):
+        RunDirectory(tmp_path)

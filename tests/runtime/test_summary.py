@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 import shoal
 from shoal.metering.aggregator import Snapshot
 from shoal.records.summary import NAME, Summary, command
+from shoal.watch.files import RunFiles
 
 SMALL: dict[str, Any] = dict(
     env="CartPole-v1", runtime="serial", actors=1, envs=2, unroll=8, hidden=(8,), checkpoint_every=0.0, quiet=True
@@ -66,6 +68,22 @@ def test_what_a_file_says_is_text_in_the_summary(tmp_path: Path) -> None:
     assert not {"\x1b", "\x07", "<"} & set(found) and "\n# H" not in found
 
 
+def test_what_a_file_says_is_no_link_in_the_summary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    evil = "[x](javascript:alert(1)) [x][y]\\n[y]: javascript:alert(1)"
+    text = '{"format": 2, "system": "EVIL", "seed": "EVIL", "git": "EVIL", "config": {"env": "EVIL"}}'
+    (tmp_path / "config.json").write_text(text.replace("EVIL", evil))
+    monkeypatch.setattr(sys, "argv", ["shoal", "train", "impala", "``|`[a](b)", "it's"])
+    summary = Summary(tmp_path, "asked for")
+    summary.note(evil)
+    summary.finish(None, RuntimeError(evil))
+    found = (tmp_path / NAME).read_text()
+    assert not re.search(r"\][(\[:]", found.replace(r"\[", "")) and r"]\(javascript" in found
+    assert "\n[y]" not in found
+    (line,) = [line for line in found.splitlines() if line.startswith("| command |")]
+    assert line.startswith("| command | ``` shoal train") and line.endswith(" ``` |")
+    assert RunFiles(tmp_path).command().startswith("shoal train impala '``")
+
+
 def test_warnings_are_counted_until_the_end(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"format": 2, "system": "x", "seed": 0, "config": {"env": "E"}}')
     summary, log = Summary(tmp_path, "asked for"), logging.getLogger("shoal.runtime")
@@ -76,7 +94,7 @@ def test_warnings_are_counted_until_the_end(tmp_path: Path) -> None:
     summary.update(Snapshot(1, 2.0, 10, 1, 5.0, 0.5, 1.0, 1.0, 1, new_episodes=[(1.0, 1)]))
     text = (tmp_path / NAME).read_text()
     assert "- slow disk (3 times)" in text and "too late" not in text
-    assert "10 steps and 1 updates in 2 s: 5 steps/s" in text
+    assert "10 steps and 1 update in 2 s: 5 steps/s" in text
 
 
 @pytest.mark.parametrize(

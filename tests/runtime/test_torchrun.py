@@ -327,7 +327,7 @@ def test_the_command(tmp_path: Path) -> None:
 
 
 def _facts(path: Path) -> dict[str, Any]:
-    from shoal.records.run_dir import read_json
+    from shoal.records.damage import read_json
 
     facts = read_json(path / "config.json", "run")
     assert facts["runtime"] == "torchrun" and facts["actors"] == 2

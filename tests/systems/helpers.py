@@ -36,6 +36,23 @@ class Snapshots:
         self.seen.append(snapshot)
 
 
+class UntilBack:
+    """An observer that wants a run's end ``more`` updates after a replica was restarted and ``stepped`` says that it
+    goes on."""
+
+    def __init__(self, more: int = 50, stepped: Callable[[], bool] = lambda: True) -> None:
+        self.more, self.stepped, self.since, self.enough = more, stepped, -1, False
+
+    def update(self, snapshot: Snapshot) -> None:
+        if snapshot.restarts and self.since < 0 and self.stepped():
+            self.since = snapshot.updates
+        self.enough = self.since >= 0 and snapshot.updates >= self.since + self.more
+
+    def launch(self, **options: Any) -> Launch:
+        """A launch that ends then."""
+        return Launch(stop=Stop(seconds=90, asked=lambda: self.enough), observers=[self], interval=0.1, **options)
+
+
 def demonstrations() -> list[Any]:
     """Three episodes of CartPole that nobody would play: every number says which step it is."""
     out = []

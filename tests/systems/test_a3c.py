@@ -9,19 +9,18 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import config, run, spy
+from helpers import UntilBack, config, run, spy
 
 from shoal.api import Action, Batch, Tensors, UsageError, observations
-from shoal.learning.algorithm import differentiate
+from shoal.learning.differentiate import differentiate
 from shoal.learning.gradient_step import GradientStep
-from shoal.learning.optimiser import set_learning_rate
 from shoal.local.runtime import LocalRuntime
 from shoal.nets import ActionDistribution
 from shoal.nets.recurrent import start_state
 from shoal.ops import RMSProp
+from shoal.ops.optimiser import set_learning_rate
 from shoal.program import Program
 from shoal.roles.worker import WorkerRole
-from shoal.runtime.launch import Launch, Stop
 from shoal.settings.schedule import at
 from shoal.systems import a3c, load
 
@@ -146,8 +145,8 @@ def test_a_worker_that_is_killed_is_replaced_and_the_others_go_on() -> None:
 
         worker.shared.copy = killed  # type: ignore[method-assign]
 
-    report = LocalRuntime(backoff=0.01).launch(spy(program, "worker", mortal), Launch(stop=Stop(updates=1_000)))
-    assert report.reason == "updates" and report.restarts == 1
+    report = LocalRuntime(backoff=0.01).launch(spy(program, "worker", mortal), UntilBack(100).launch())
+    assert report.reason == "observer" and report.restarts == 1
     assert all(bool(torch.isfinite(p).all()) for p in report.params["params"].values())
 
 

@@ -13,9 +13,9 @@ from helpers import config, run, spy
 
 from shoal.api import Batch, Context, Tensors, UsageError
 from shoal.learning.gradient_step import GradientStep
-from shoal.learning.optimiser import set_learning_rate
 from shoal.metering.recorder import Recorder
 from shoal.ops import Replace, RMSProp
+from shoal.ops.optimiser import set_learning_rate
 from shoal.program import Program
 from shoal.roles.worker import TAKEN, TargetWorkerRole
 from shoal.settings.schedule import at

@@ -14,8 +14,10 @@ import pytest
 import shoal
 from shoal import systems
 from shoal.analysis.directories import groups
+from shoal.api import UsageError
 from shoal.cli.main import main
-from shoal.run.changes import told, wanted
+from shoal.run.changes import MOST_RESUMED, check, evaluation, note, told, wanted
+from shoal.run.evaluation import Evaluation
 from shoal.settings.config import default_values
 from shoal.settings.flags import parse_flags, split
 
@@ -45,6 +47,46 @@ def test_a_setting_changes_from_its_step_on(tmp_path: Path, runtime: str) -> Non
     assert json.loads((path / "config.json").read_text())["resumed"] == [before, again.report.steps]
     assert [c["settings"].keys() for c in opened.changes] == [expected.keys(), {"steps"}]
     assert told(opened.changes)[0] == f"learning_rate 0.001 -> 0.0001, steps 1000 -> 3000 at {before:,} steps"
+
+
+def test_what_was_noted_behind_a_checkpoint_counts_from_there() -> None:
+    facts: dict[str, Any] = {
+        "config": {"env": "e", "gamma": 0.9}, "origins": {"gamma": "flag"}, "resumed": [50, 100, 170],
+        "changes": [{"steps": s, "settings": {"gamma": [s, s + 1]}} for s in (50, 170)],
+    }  # fmt: skip
+    note(facts, {"env": "e", "gamma": 0.9}, {"gamma": 0.5}, 100)
+    assert [change["steps"] for change in facts["changes"]] == [50, 100, 100]
+    assert facts["changes"][-1]["settings"] == {"gamma": [0.9, 0.5]}
+    assert facts["resumed"] == [50, 100] and facts["origins"] == {"gamma": "resume"}
+    assert facts["config"] == {"env": "e", "gamma": 0.5}
+    facts["resumed"] = list(range(MOST_RESUMED + 5))
+    note(facts, {"env": "e", "gamma": 0.5}, {}, 5_000)
+    assert facts["resumed"] == [*range(6, MOST_RESUMED + 5), 5_000], "the last ones"
+
+
+@pytest.mark.parametrize("was, now, ends", [(0, 0, False), (0, 5, True), (5, 0, True), (5, 7, False)])
+def test_evaluations_neither_begin_nor_end_with_a_run_that_goes_on(was: int, now: int, ends: bool) -> None:
+    before = {"every": was, "episodes": 3, "sampled": False}
+    facts = {"evaluation": before, "runtime": "local"}
+    if ends:
+        with pytest.raises(UsageError, match="'evaluation' cannot begin or end when a run goes on"):
+            evaluation(facts, {"every": now}, flags=False)
+        return
+    found = evaluation(facts, {"every": now}, flags=False)
+    assert found == ({} if was == now else {"evaluation": Evaluation(**before | {"every": now})})
+    if was != now:
+        with pytest.raises(UsageError, match="--eval-every cannot change when a run goes on"):
+            evaluation({**facts, "runtime": "serial"}, {"every": now}, flags=True)
+
+
+@pytest.mark.parametrize("name", ["envs", "unroll"])
+def test_a_serial_run_keeps_its_rollouts(name: str, tmp_path: Path) -> None:
+    """Where no message has their shape."""
+    system = systems.load("a3c")
+    values = {**default_values(system.Config), **{k: v for k, v in SMALL.items() if hasattr(system.Config, k)}}
+    check(system, values, {name: 8}, "local", tmp_path, flags=True)
+    with pytest.raises(UsageError, match=f"--{name} cannot change when a run goes on, the serial runtime plays"):
+        check(system, values, {name: 8}, "serial", tmp_path, flags=True)
 
 
 def test_an_entry_changes_in_what_the_run_had() -> None:

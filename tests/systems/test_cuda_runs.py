@@ -22,7 +22,7 @@ from safetensors.torch import load_file
 import shoal
 from shoal.api import ShoalError, UsageError
 from shoal.policy.export import export
-from shoal.records.run_dir import load_params
+from shoal.records.param_files import load_params
 from shoal.run.initial import begin_with
 from shoal.runtime.devices import check_devices
 from shoal.runtime.launch import Launch
@@ -94,7 +94,7 @@ def test_a_target_network_begins_on_the_device_with_the_given_parameters() -> No
     given = {name: torch.rand(f.shape) for name, f in program.policy_channel().spec.items()}
     begin_with(program, given, "somewhere")
     (learner,) = [r.role.learner for r in Instance(program, Launch()).replicas if r.name == "learner"]  # type: ignore[attr-defined]
-    for network in (learner.algorithm.nets, *learner.algorithm.frozen):
+    for network in (learner.algorithm.nets, learner.algorithm.target):
         held = network.state_dict()
         assert all(v.device.type == torch.device(DEVICE).type for v in held.values())
         assert all(torch.equal(held[k].cpu(), given[k]) for k in held if k in given)

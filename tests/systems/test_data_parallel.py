@@ -207,6 +207,48 @@ def test_the_gradient_of_convolutions_is_in_the_order_of_their_weights(images: I
             assert float((mine - wanted).abs().mean()) < 2e-5, mine.shape
 
 
+class Anchored(Squares):
+    """Also stays near what two older networks say, which follow the one that learns after every step."""
+
+    def __init__(self, nets: Regression) -> None:
+        super().__init__(nets)
+        self.older = [copy.deepcopy(nets), copy.deepcopy(nets)]
+        self.by_name = {"oldest": copy.deepcopy(nets)}
+        self.scalars = [1.0]
+
+    def loss(self, outputs: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, Update]:
+        loss, update = super().loss(outputs, batch)
+        with torch.no_grad():
+            said = [net.inner(batch.items["image"]).squeeze(-1) for net in (*self.older, *self.by_name.values())]
+        return loss + sum((outputs - one).square().sum() for one in said), update
+
+    def after_step(self, step: int) -> None:
+        for net in (self.older[step % 2], self.by_name["oldest"]):
+            net.load_state_dict(self.nets.state_dict())
+
+
+@pytest.mark.usefixtures("divided")
+def test_members_ask_every_network_that_an_algorithm_keeps_as_it_is_now() -> None:
+    """Wherever it keeps them: nobody has to say which they are."""
+    torch.manual_seed(0)
+    nets = Regression(torch.nn.Linear(3, 1))
+    data = {"image": torch.randn(6, 3), "target": torch.randn(6)}
+    team, found = Team(2), []
+    try:
+        for one in (None, team):
+            algorithm = Anchored(copy.deepcopy(nets))
+            together = DataParallel(algorithm, GradientStep(Adam(algorithm.nets.parameters(), lr=0.1), None), one)
+            together.load(data)
+            losses = []
+            for step in range(4):
+                losses.append(together.step(torch.arange(6))[1])
+                algorithm.after_step(step)
+            found.append(losses)
+    finally:
+        team.close()
+    assert found[1] == pytest.approx(found[0], rel=1e-5)
+
+
 class Rounding(torch.nn.Module):
     """A network whose image torso learns in bfloat16."""
 

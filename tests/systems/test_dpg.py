@@ -17,7 +17,7 @@ from torch.nn.utils import parameters_to_vector
 
 from shoal import fast
 from shoal.api import Action, Batch, Context, EnvSpec, Observation
-from shoal.learning.algorithm import differentiate
+from shoal.learning.differentiate import differentiate
 from shoal.learning.learner import SGDLearner
 from shoal.local.workers import Team
 from shoal.metering.recorder import Recorder
@@ -441,8 +441,12 @@ def test_the_first_actions_are_drawn_uniformly_from_the_box() -> None:
     assert np.array_equal(agent.act(obs, np.zeros(20_000, bool), {}).action, best)
 
 
+# whose last side has no length
+FLAT = replace(ENV, action=Action("continuous", low=(*LOW[:-1], 0.0), high=(*HIGH[:-1], 0.0)))
+
+
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("env", [ENV, SMALL_IMAGE], ids=["vectors", "images"])
+@pytest.mark.parametrize("env", [ENV, SMALL_IMAGE, FLAT], ids=["vectors", "images", "flat"])
 def test_values_are_of_the_executed_action_and_of_the_policys(kind: str, env: EnvSpec) -> None:
     nets = network(env, KINDS[kind]())
     obs = observations(env, "", torch.Generator().manual_seed(0))

@@ -23,7 +23,7 @@ from safetensors import SafetensorError
 import shoal
 from shoal.api import Episode, UsageError
 from shoal.records.evaluation_files import EvaluationFiles, forget_after
-from shoal.records.run_dir import load_params
+from shoal.records.param_files import load_params
 from shoal.records.tensor_files import save_tensors
 from shoal.roles.evaluator import Returns
 from shoal.run.evaluation import MAX_EVALUATION_SECONDS, Evaluation, _play_both

@@ -271,6 +271,22 @@ def test_images_are_normalised_by_the_reference() -> None:
     assert torch.equal(mine, one.mean)
 
 
+def test_statistics_of_a_reference_are_those_of_all_its_rows() -> None:
+    norm, x = VirtualBatchNorm(2), torch.tensor([[1.0, 5.0], [3.0, 5.0], [8.0, 6.0]])
+    norm.refers = True
+    out = norm(x)
+    torch.testing.assert_close(norm.mean, x.mean(0))
+    torch.testing.assert_close(norm.var, x.var(0, correction=0))
+    torch.testing.assert_close(out, (x - x.mean(0)) / (x.var(0, correction=0) + 1e-5).sqrt())
+    norm.refers = False
+    with torch.no_grad():
+        norm.weight.copy_(torch.tensor([2.0, 3.0]))
+        norm.bias.copy_(torch.tensor([0.5, -1.0]))
+    torch.testing.assert_close(
+        norm(x[:1] + 1.0), (x[:1] + 1.0 - norm.mean) / (norm.var + 1e-5).sqrt() * norm.weight + norm.bias
+    )
+
+
 def test_bins_and_linear_policies() -> None:
     env = spec("toy:point", EnvOptions())
     binned = EvolutionPolicy(env, hidden=(4,), bins=5)

@@ -9,7 +9,7 @@ from helpers import Snapshots, config, ppo_learner, record_batches, run
 
 import shoal
 from shoal.api import UsageError, observations
-from shoal.learning.algorithm import differentiate
+from shoal.learning.differentiate import differentiate
 from shoal.local.runtime import LocalRuntime
 from shoal.nets.recurrent import start_state
 from shoal.runtime.launch import Launch, Stop

@@ -12,7 +12,7 @@ import torch
 import shoal
 from shoal.api import Field, ShoalError, UsageError, WiringError
 from shoal.program import Channel, Program
-from shoal.records.run_dir import load_params
+from shoal.records.param_files import load_params
 from shoal.run.evaluation import Evaluation
 
 SYSTEM = '''

@@ -12,7 +12,8 @@ from helpers import config, learning_role
 
 import shoal
 from shoal.api import UsageError
-from shoal.records.run_dir import load_params
+from shoal.learning.data_parallel import networks_beside
+from shoal.records.param_files import load_params
 from shoal.run.initial import begin_with
 from shoal.runtime.launch import Launch
 from shoal.serial.instance import Instance
@@ -43,7 +44,7 @@ def test_every_learner_begins_with_them(system: str) -> None:
         for name, tensor in given.items():
             assert name.startswith("task/") or torch.equal(held[name], tensor), name
         algorithm = getattr(learner, "algorithm", None)
-        for target in getattr(algorithm, "frozen", ()):  # networks that the loss asks, copied from what learns
+        for target in networks_beside(algorithm) if algorithm is not None else ():  # copied from what learns
             own = target.state_dict()
             assert all(torch.equal(own[k], given[k]) for k in own if k in given)
 

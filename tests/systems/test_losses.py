@@ -15,6 +15,7 @@ from helpers import config, ppo_learner
 from ops import oracles
 
 from shoal.api import Batch, Tensors
+from shoal.learning.ppo_learner import MinibatchSteps, PPOLearner
 from shoal.nets.actor_critic import PolicyValue
 from shoal.systems import a3c, dd_ppo, impala, r2d2, recurrent_ppo
 from shoal.systems.dd_ppo import RankLearner, gradient_spec
@@ -255,7 +256,7 @@ def rollout(cfg: recurrent_ppo.Config, seed: int = 4) -> Tensors:
 def test_ppo_prepares_the_oracles_advantages_and_targets(fields: dict[str, Any]) -> None:
     cfg = config("recurrent-ppo", env="CartPole-v1", device="cpu", **fields)
     items = rollout(cfg)
-    data, given = ppo_learner(cfg)._prepare(items), arrays(items)
+    data, given = ppo_learner(cfg).algorithm.prepare(Batch(items)).items, arrays(items)
     value = given["value"]
     discount, following, cut = boundaries(given, value, cfg.gamma)
     advantage = oracles.gae(given["reward"], discount, value[:-1], following, cut, cfg.gae_lambda)
@@ -269,7 +270,7 @@ def test_ppo_normalises_advantages_in_each_minibatch_by_its_valid_steps(core: st
     cfg = config("recurrent-ppo", env="CartPole-v1", device="cpu", core=core, core_size=3, minibatches=2, epochs=1)
     learner, items = ppo_learner(cfg), rollout(cfg)
     items |= {f"state/{k}": v for k, v in learner.nets.initial_state(COLUMNS).items()}
-    data, seen = learner._prepare(items), []
+    data, seen = learner.algorithm.prepare(Batch(items)).items, []
     advantage, valid, step = data["advantage"].numpy().copy(), items["valid"].numpy(), learner.workers.step
 
     def spied(rows: torch.Tensor) -> Any:
@@ -277,7 +278,7 @@ def test_ppo_normalises_advantages_in_each_minibatch_by_its_valid_steps(core: st
         return step(rows)
 
     learner.workers.step = spied  # type: ignore[method-assign]
-    learner._epochs(data)
+    learner.update(Batch(items))
     told = {k: learner.workers.items[k].numpy().reshape(STEPS, COLUMNS) for k in ("normalised_advantage", "weight")}
     assert len(seen) == 2
     for rows in seen:
@@ -383,6 +384,12 @@ def test_recurrent_q_loss_is_the_oracle(fields: dict[str, Any]) -> None:
     assert float(update.metrics["q_mean"]) == pytest.approx(values[real].mean(), rel=1e-3, abs=1e-4)
 
 
+def learned(learner: PPOLearner, items: dict[str, torch.Tensor]) -> dict[str, float]:
+    """What an update's passes report, but for what is known of the batch before them."""
+    metrics = learner.algorithm.learn(Batch(items), MinibatchSteps(learner.workers, learner.rng)).metrics
+    return {k: v for k, v in metrics.items() if k != "explained_variance"}
+
+
 def test_ppo_tells_means_over_its_minibatches_and_the_first_ones_largest_ratio() -> None:
     cfg = config("recurrent-ppo", env="CartPole-v1", device="cpu", minibatches=2, epochs=2)
     learner, rng = ppo_learner(cfg), np.random.default_rng(0)
@@ -396,7 +403,7 @@ def test_ppo_tells_means_over_its_minibatches_and_the_first_ones_largest_ratio()
         return norm, 0.0, torch.from_numpy(found), None
 
     learner.workers.step, learner.workers.names = step, list(METRICS)  # type: ignore[method-assign]
-    told = learner._epochs(learner._prepare(rollout(cfg)))
+    told = learned(learner, rollout(cfg))
     taken = values[[0, 2, 3]].astype(np.float64)
     expected = dict(zip(METRICS, taken.sum(1).mean(0), strict=True))  # a member tells its part of a sum
     expected |= {
@@ -404,7 +411,15 @@ def test_ppo_tells_means_over_its_minibatches_and_the_first_ones_largest_ratio()
     }  # fmt: skip
     assert told == pytest.approx(expected, rel=1e-5)
     steps = iter([(None, values[0])] * 4)
-    assert learner._epochs(learner._prepare(rollout(cfg))) == {"minibatches": 0.0, "skipped_updates": 1.0}
+    assert learned(learner, rollout(cfg)) == {"minibatches": 0.0, "skipped_updates": 1.0}
+
+
+def test_ppo_counts_the_steps_that_are_real() -> None:
+    learner = ppo_learner(cfg := config("recurrent-ppo", env="CartPole-v1", device="cpu"))
+    items = rollout(cfg)
+    for updates in (1, 2):
+        learner.update(Batch({name: tensor.clone() for name, tensor in items.items()}))
+        assert learner.env_steps == updates * int(items["valid"].sum()) < updates * items["valid"].numel()
 
 
 @pytest.mark.parametrize("target_kl, made", [(None, 6), (0.19, 2), (0.21, 4), (0.29, 4), (0.31, 6), (0.9, 6)])
@@ -419,7 +434,7 @@ def test_ppo_stops_by_the_mean_kl_of_a_pass_over_all_members(target_kl: float | 
         return 1.0, 0.0, found, None
 
     learner.workers.step, learner.workers.names = step, list(METRICS)  # type: ignore[method-assign]
-    assert learner._epochs(learner._prepare(rollout(cfg)))["minibatches"] == made
+    assert learned(learner, rollout(cfg))["minibatches"] == made
 
 
 def test_ranks_tell_means_over_the_minibatches_that_were_taken() -> None:

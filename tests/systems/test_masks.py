@@ -17,7 +17,7 @@ from helpers import config, learning_role, record_batches, run, spy
 from shoal import fast
 from shoal.api import MASK, Action, Batch, EnvironmentFailed, EnvSpec, Observation, Tensors, UsageError, observations
 from shoal.envs import EnvOptions, make, spec
-from shoal.learning.algorithm import differentiate
+from shoal.learning.differentiate import differentiate
 from shoal.nets.distributions import sample_categorical
 from shoal.nets.q_network import QNetwork, ReturnNetwork
 from shoal.ops import draw_allowed, forbid

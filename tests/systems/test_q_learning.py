@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from shoal import fast, linear
 from shoal.api import Action, Batch, Context, EnvSpec, Observation
 from shoal.learning import data_parallel
-from shoal.learning.algorithm import differentiate
+from shoal.learning.differentiate import differentiate
 from shoal.learning.learner import SGDLearner
 from shoal.learning.off_policy import QLearningConfig
 from shoal.local.workers import Team
@@ -209,3 +209,17 @@ def test_an_agent_that_explores_acts() -> None:
     agent = dqn.agent(cfg, 0, Context("actor", 0, 1, 0, 0, Recorder()))
     act = agent.act({"obs": np.zeros((200, 4), np.float32)}, np.ones(200, bool), {})
     assert 5 < min(np.bincount(act.action, minlength=2)) < 60, "a quarter of them is drawn, half of these the other one"
+
+
+def test_an_agent_tells_the_value_of_the_action_it_takes_and_the_largest() -> None:
+    fields = dict(epsilon_steps=0, epsilon_end=0.5, actor_priorities=True, prioritised=True)
+    cfg = dqn.Config(env="CartPole-v1", hidden=(8,), device="cpu", **fields)  # type: ignore[arg-type]
+    torch.manual_seed(0)
+    agent = dqn.agent(cfg, 0, Context("actor", 0, 1, 0, 0, Recorder()))
+    obs = {"obs": np.random.default_rng(0).normal(size=(50, 4)).astype(np.float32)}
+    act = agent.act(obs, np.ones(50, bool), {})
+    with torch.no_grad():
+        values = agent.nets({"obs": torch.from_numpy(obs["obs"])}).numpy()
+    np.testing.assert_allclose(act.extras["q_taken"], values[np.arange(50), act.action], rtol=1e-5)
+    np.testing.assert_allclose(act.extras["q_max"], values.max(1), rtol=1e-5)
+    assert 5 < np.count_nonzero(act.extras["q_taken"] < act.extras["q_max"]) < 25

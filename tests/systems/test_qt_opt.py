@@ -10,6 +10,7 @@ import signal
 import threading
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,13 +21,13 @@ from torch import Tensor
 
 from shoal import linear
 from shoal.api import Action, Batch, Context, EnvSpec, Observation, UsageError
-from shoal.learning.algorithm import differentiate
+from shoal.learning.differentiate import differentiate
 from shoal.local.runtime import LocalRuntime
 from shoal.nets.cem_network import CEMNetwork, Search
 from shoal.program import Program
 from shoal.runtime.launch import Launch, Stop
 from shoal.systems import qt_opt
-from shoal.systems.qt_opt.rule import Bellman, CEMAgent, LabelledQ
+from shoal.systems.qt_opt.rule import Bellman, CEMAgent, LabelledQ, Offline
 
 ENV = EnvSpec("test", {"obs": Observation((3,), "float32")}, Action("continuous", low=(-1.0,) * 2, high=(1.0,) * 2))
 POINT: dict[str, Any] = {"env": "toy:point", "backend": "auto"}
@@ -100,6 +101,18 @@ def test_it_explores_as_often_as_it_is_told() -> None:
     act = CEMAgent(q, epsilon=0.25, noise=0.0, seed=0).act(obs, first, {}).action
     share = float((act < 0.9).any(1).mean())
     assert share == pytest.approx(0.25, abs=0.03)
+
+
+@pytest.mark.parametrize("noise", [0.2, 0.05])
+def test_actions_that_are_not_drawn_at_random_have_noise_of_its_deviation_in_half_boxes(noise: float) -> None:
+    q = CEMNetwork(ENV, Search(16, 4, 2), hidden=(8,))
+    middle = torch.full((4_000, 2), 0.1)
+    best = lambda encoded, drawn=None: SimpleNamespace(points=middle)  # noqa: E731
+    q.best = best  # type: ignore[method-assign, assignment]
+    obs, first = {"obs": np.zeros((4_000, 3), np.float32)}, np.zeros(4_000, bool)
+    added = CEMAgent(q, epsilon=0.0, noise=noise, seed=0).act(obs, first, {}).action - 0.1
+    assert added.mean() == pytest.approx(0.0, abs=5 * noise / math.sqrt(8_000))
+    assert added.std() == pytest.approx(noise, rel=5 / math.sqrt(2 * 8_000))
 
 
 # ------------------------------------------------------------------------------------------ labels
@@ -399,6 +412,34 @@ def test_the_share_of_online_data_rises() -> None:
     rising = shown(linear(0.0, 1.0), 900)
     begin, middle, end = (float(np.mean(part)) for part in np.array_split(rising, 3))
     assert begin > 0.7 > middle > 0.3 > end
+
+
+class Random:
+    """A table of numbers that are drawn when they are asked for."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = np.random.default_rng(seed)
+
+    def sample(self, n: int) -> Batch:
+        return Batch({"reward": torch.from_numpy(self.rng.random(n) + 1.0)})
+
+    def state(self) -> dict[str, Any]:
+        return {"rows/data": np.zeros(3), "rng": self.rng.bit_generator.state}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.rng.bit_generator.state = state["rng"]
+
+
+def test_offline_data_go_on_with_the_draws_of_both_generators() -> None:
+    one, other = (Offline(Random(seed), lambda step: 0.5, seed) for seed in (3, 4))  # type: ignore[arg-type]
+    batch = Batch({"reward": torch.zeros(64, dtype=torch.float64)})
+    for step in range(3):
+        one.mix(batch, step)
+    other.load_state_dict(one.state_dict())
+    for step in range(3):
+        (found, share), (again, same) = one.mix(batch, step), other.mix(batch, step)
+        assert share == same == float((found.items["reward"] > 0).double().mean()) and 0.0 < share < 1.0
+        assert torch.equal(found.items["reward"], again.items["reward"])
 
 
 def test_offline_actions_outside_of_the_box_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

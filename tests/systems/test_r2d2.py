@@ -12,7 +12,7 @@ import torch
 from helpers import config, record_batches, run, spy
 
 from shoal.api import UsageError
-from shoal.learning.algorithm import differentiate
+from shoal.learning.differentiate import differentiate
 from shoal.program import Program
 from shoal.systems import dqn, r2d2
 from shoal.systems.r2d2 import RecurrentQLearning
@@ -249,7 +249,7 @@ def test_the_ratio_counts_steps() -> None:
 
 
 def test_what_cannot_be_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"overlap \(8 steps\) must be less than sequence \(8 steps\)"):
+    with pytest.raises(UsageError, match=r"overlap \(8\) must be less than sequence \(8\), both in steps"):
         r2d2.program(small(overlap=8))
     with pytest.raises(UsageError, match=r"learner_processes \(2\) must be 0 or 1: this system shares no gradient"):
         r2d2.program(small(learner_processes=2))

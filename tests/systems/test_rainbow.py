@@ -12,7 +12,7 @@ from drawn import ENV, ROWS, batch
 from helpers import config, record_batches, run
 
 from shoal.api import Batch, UsageError
-from shoal.learning.algorithm import differentiate
+from shoal.learning.differentiate import differentiate
 from shoal.nets.q_network import QNetwork, ReturnNetwork
 from shoal.settings.schedule import linear
 from shoal.systems import load, rainbow

@@ -22,7 +22,6 @@ from shoal.learning.learner import SGDLearner, averaged
 from shoal.learning.off_policy import OffPolicy
 from shoal.learning.optimiser import OptimiserConfig, make_optimiser
 from shoal.learning.parameter_server import OutlierFilter, RemoteLearner
-from shoal.learning.ppo_learner import _weigh_columns, _weigh_rows
 from shoal.learning.segment_learner import SegmentLearner
 from shoal.learning.synchronised_learner import MeanGradient
 from shoal.nets.dpg_network import Returns
@@ -30,12 +29,13 @@ from shoal.ops import SGD, clip, excess, global_norm
 from shoal.systems import apex_dpg, es, load
 from shoal.systems.apex_dpg import DPG
 from shoal.systems.async_sarsa import OneStepSarsa
-from shoal.systems.d4pg import INITIAL_SPREAD, Mixture, RangeLearner
+from shoal.systems.d4pg import INITIAL_SPREAD, Categorical, Mixture, RangeLearner
 from shoal.systems.dd_ppo import mean_variance, moments, normalised
 from shoal.systems.dqn import QLearning
 from shoal.systems.es.evolution import EvolutionLearner
 from shoal.systems.es.perturbed import ModulePopulation, PerceptronPopulation
 from shoal.systems.qt_opt.rule import Bellman, LabelledQ
+from shoal.systems.recurrent_ppo import weigh_columns, weigh_rows
 
 CPU: dict[str, Any] = {"device": "cpu", "precision": "fp32"}
 
@@ -185,6 +185,22 @@ def test_target_follows_a_server_at_the_first_version_of_each_period() -> None:
     assert copied == [4, 10, 20, 35, 40]
 
 
+def test_target_moves_a_share_of_the_way_and_takes_whole_numbers_as_they_are() -> None:
+    nets = nn.Linear(2, 1)
+    nets.register_buffer("count", torch.tensor(3))
+    algorithm = OffPolicy(nets, 100)
+    before = {name: tensor.clone() for name, tensor in nets.state_dict().items()}
+    with torch.no_grad():
+        for p in nets.parameters():
+            p += 1.0
+    nets.count += 7
+    algorithm.average_target(0.1)
+    target = algorithm.target.state_dict()
+    for name in ("weight", "bias"):
+        torch.testing.assert_close(target[name], before[name] + 0.1)
+    assert int(target["count"]) == 10
+
+
 @pytest.mark.parametrize(
     "fields", [{}, dict(reduction="sum"), dict(prioritised=True), dict(prioritised=True, reduction="sum")]
 )
@@ -207,6 +223,28 @@ def test_metrics_are_told_every_tenth_update() -> None:
         if algorithm.reports():
             told.append(step)
     assert told == [0, 10, 20]
+
+
+@pytest.mark.parametrize("double", [False, True])
+def test_q_learning_tells_the_mean_value_of_the_actions_taken_and_the_mean_error(double: bool) -> None:
+    algorithm = q_learning(double=double)
+    for p in algorithm.nets.parameters():
+        p.data.normal_(0.0, 1.0)
+    given = drawn()
+    seen = {k: torch.randn(len(given.items["reward"]), 6) for k in ("obs", "next/obs")}
+    batch = algorithm.prepare(given._replace(items=given.items | seen))
+    _, update = algorithm.loss(algorithm.nets.outputs(batch.items).values, batch)
+    items = {k: v.double().numpy() for k, v in batch.items.items()}
+    with torch.no_grad():
+        q, online = (algorithm.nets({"obs": batch.items[k]}).double().numpy() for k in ("obs", "next/obs"))
+        after = algorithm.target({"obs": batch.items["next/obs"]}).double().numpy()
+    rows = np.arange(len(q))
+    best = after[rows, (online if double else after).argmax(1)]
+    taken = q[rows, items["action"].astype(int)]
+    error = np.abs(items["reward"] + items["discount"] * best - taken)
+    assert taken.mean() != pytest.approx(q.max(1).mean(), rel=0.01)
+    assert float(update.metrics["q_mean"]) == pytest.approx(taken.mean(), rel=1e-4)
+    assert float(update.metrics["td_error"]) == pytest.approx(error.mean(), rel=1e-4)
 
 
 # --------------------------------------------------------------------------------------------- DPG
@@ -491,15 +529,15 @@ def acrobot(seed: int) -> Batch:
 def test_advantages_that_hardly_differ_are_divided_by_1e_8_more_than_their_deviation() -> None:
     advantage, rows = torch.tensor([3e-8, -3e-8, 5.0]), torch.tensor([0, 1])
     items = {"normalised_advantage": torch.zeros(3), "weight": torch.zeros(3)}
-    _weigh_rows(items, advantage, rows)
+    weigh_rows(items, advantage, rows)
     assert items["normalised_advantage"].tolist() == pytest.approx([0.75, -0.75, 0.0], rel=1e-5)
     assert items["weight"].tolist() == [0.5, 0.5, 0.0]
-    columns = {"normalised_advantage": torch.zeros(1, 3), "weight": torch.full((1, 3), 9.0)}
     valid = torch.tensor([[True, True, False]])
-    _weigh_columns(columns, advantage.view(1, 3), valid, rows)
+    columns = {"normalised_advantage": torch.zeros(1, 3), "weight": torch.full((1, 3), 9.0), "valid": valid}
+    weigh_columns(columns, advantage.view(1, 3), rows)
     assert columns["normalised_advantage"].tolist()[0] == pytest.approx([0.75, -0.75, 0.0], rel=1e-5)
     assert columns["weight"].tolist() == [[0.5, 0.5, 9.0]]
-    _weigh_columns(columns, advantage.view(1, 3), valid, torch.tensor([2]))
+    weigh_columns(columns, advantage.view(1, 3), torch.tensor([2]))
     assert columns["weight"].tolist() == [[0.5, 0.5, 0.0]] and columns["normalised_advantage"][0, 2] == 0.0
 
 
@@ -582,6 +620,25 @@ def test_a_value_that_is_learned_is_the_one_that_was_told(separate: bool) -> Non
     torch.testing.assert_close(once[1], value[0], rtol=1e-5, atol=1e-6)
     (gradient,) = torch.autograd.grad(value.sum(), next(nets.encoder.parameters()), allow_unused=True)
     assert (gradient is None) == separate
+
+
+@pytest.mark.parametrize(
+    "low, high, zero", [(-9.0, 1.0, 0.0), (-9.0, -1.0, -1.0), (-1.0, 1.0, None), (-1.0, 3.0, None)]
+)
+def test_a_new_categorical_critic_expects_returns_around_zero_where_most_of_its_range_is_below(
+    low: float, high: float, zero: float | None
+) -> None:
+    """By a Gaussian of a deviation of two atoms, whose logits are no further than 20 from the largest."""
+    critic, atoms = Categorical(low, high, 51), np.linspace(low, high, 51)
+    plain, own = nn.Linear(2, 51), nn.Linear(2, 51)
+    for start, layer in ((Returns.start, plain), (Categorical.start, own)):
+        torch.manual_seed(0)
+        start(critic, layer)  # type: ignore[operator]
+    expected = np.zeros(51)
+    if zero is not None:
+        expected = np.maximum(-0.5 * ((atoms - zero) / (2 * (atoms[1] - atoms[0]))) ** 2, -20.0)
+        assert expected.min() == -20.0
+    np.testing.assert_allclose((own.bias - plain.bias).detach(), expected, atol=1e-4)
 
 
 @pytest.mark.parametrize("components", [1, 2, 3])

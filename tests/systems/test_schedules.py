@@ -17,7 +17,7 @@ import shoal
 from shoal import linear
 from shoal.api import Batch, Context, UsageError
 from shoal.cli import main as cli
-from shoal.learning.algorithm import differentiate
+from shoal.learning.differentiate import differentiate
 from shoal.learning.learner import SGDLearner
 from shoal.metering.recorder import Recorder
 from shoal.nets.actor_critic import ActorCritic

@@ -148,7 +148,7 @@ def test_ratio_of_sequences() -> None:
 @pytest.mark.parametrize("system, fields, updates", [
     ("dqn", dict(steps=1_000, samples_per_insert=4.0, batch=50, min_replay=100), 72.0),
     ("dqn", dict(samples_per_insert=0.0), None),
-    ("r2d2", dict(steps=1_000, samples_per_insert=4.0, batch=5, sequence=8), 100.0),
+    ("r2d2", dict(steps=1_000, samples_per_insert=4.0, batch=5, sequence=8, overlap=2), 100.0),
     ("gorila", dict(steps=1_000, samples_per_insert=4.0, batch=50, n_push=2, pieces=5, min_replay=100), 7.2),
     ("impala", dict(steps=1_000, unroll=5, envs=4), 50.0),
     ("impala", dict(steps=1_000, unroll=5, envs=4, batch=2), 100.0),
@@ -388,7 +388,7 @@ def test_shares_of_a_gradient_of_ppo(fields: dict[str, Any], shares: int, monkey
 @pytest.mark.parametrize("steps, random", [(0, True), (6, True), (7, False)])
 def test_agent_of_dpg_acts_at_random_for_its_first_steps_and_then_with_its_noise(steps: int, random: bool) -> None:
     cfg = config("apex-dpg", **CPU, noise=0.7, random_steps=7)
-    agent = apex_dpg.agent(cfg, 0, context(steps=steps))
+    agent = apex_dpg.agent(cfg, 0, context(1, 3, steps))  # steps of all three actors
     assert (agent.at_random(), agent.noise) == (random, 0.7)
     for other in (apex_dpg.agent(cfg), apex_dpg.agent(dataclasses.replace(cfg, random_steps=0), 0, context())):
         assert (other.at_random(), other.noise) == (False, 0.7), "an evaluation; and where nothing is to be random"

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from shoal.api import UsageError
-from shoal.records.damage import reading
-from shoal.records.run_dir import read_json
+from shoal.records.damage import read_json, reading
 from shoal.run.population.controller import Rules
 from shoal.run.population.hyperparameters import Choice, Interval, Space
 from shoal.run.trust import check as check_trust
@@ -20,6 +19,7 @@ from shoal.settings.flags import expect, ranged
 from shoal.settings.ranges import Count, Finite, Natural, Range
 from shoal.types import Values
 from shoal.untrusted import brief, require_plain
+from shoal.words import counted
 
 FILE, STATE, SCORES, LINEAGE = "population.json", "state.json", "scores.csv", "lineage.csv"
 Steps = Annotated[int, Range("an integer from 0 to 2**53", lambda n: 0 <= n <= 2**53)]
@@ -118,7 +118,7 @@ def read_state(path: Path, setup: Setup, trust: bool) -> Values:
     with reading(path / STATE):
         members = _members(state["members"])
         if len(members) != setup.size:
-            raise ValueError(f"it has {len(members)} members instead of {setup.size}")
+            raise ValueError(f"it has {counted(len(members), 'member')} instead of {setup.size}")
         lineage = [_typed(COPY, copy) for copy in _list(state["lineage"])]
         if any(max(copy["child"], copy["parent"]) >= setup.size for copy in lineage):
             raise ValueError("a copy is of a member that there is not")

@@ -49,6 +49,7 @@ from shoal.runtime.interrupts import Interrupts
 from shoal.topology.config import anchored
 from shoal.types import Values
 from shoal.untrusted import RUN_FORMAT
+from shoal.words import counted
 
 TRIES = 3  # failures in a row after which a member begins again from another, or is given up
 MIN_EPISODES_PER_ENV = 10.0  # episodes of each environment in a slice, below which short ones decide the score
@@ -73,7 +74,7 @@ class Ended:
     def ending(self) -> str:
         """How it ended, in words."""
         best = "" if self.best.score is None else f", best score {self.best.score:.4g}"
-        return f"{self.reason}, {self.steps:,} steps of all members{best}"
+        return f"{self.reason}, {counted(self.steps, 'step')} of all members{best}"
 
 
 class PopulationRun:
@@ -135,7 +136,7 @@ class PopulationRun:
             if not self._waiting():
                 raise UsageError(
                     f"the population in '{shown(self.path)}' is finished: "
-                    f"every member has made {self.setup.steps:,} steps"
+                    f"every member has made {counted(self.setup.steps, 'step')}"
                 )
             self._write(FILE, dataclasses.asdict(self.setup))
             self._cut()
@@ -209,7 +210,7 @@ class PopulationRun:
             **member.values,
         })  # fmt: skip
         score = "none yet" if member.score is None else f"{member.score:.4g}"
-        self.tell(f"member {index}: {reached.steps:,} steps, score {score}, {_shown(member.values)}")
+        self.tell(f"member {index}: {counted(reached.steps, 'step')}, score {score}, {_shown(member.values)}")
         if reached.why:
             self.tell(f"member {index}: {reached.why} (--eval-max-steps)")
         if reached.per_env < MIN_EPISODES_PER_ENV and reached.reason == "steps" and not self._advised:
@@ -220,7 +221,7 @@ class PopulationRun:
         self._save()
 
     def _advice(self, index: int, reached: Reached) -> str:
-        slice_ = f"in its last {self.control.rules.interval:,} steps"
+        slice_ = f"in its last {counted(self.control.rules.interval, 'step')}"
         if not reached.returns:
             return (
                 f"no episode of member {index} ended {slice_}, so it has no new score: --eval-episodes N plays some "

@@ -9,6 +9,7 @@ import numpy as np
 
 from shoal.api import UsageError
 from shoal.envs import EnvOptions, known_as, look, make, spec, training_reward
+from shoal.words import counted
 
 STEPS, ENVS = 1_000, 4  # of random play, and how many environments share them
 MARGIN = 0.1  # of the range, on either side: a return at its end is not yet beyond it
@@ -94,13 +95,16 @@ def _derived(
     """The range by random play, where it is not given, and where it came from; scale: of the rewards that were seen."""
     bottom, top = _possible(seen, horizon)
     bottom, top = min(bottom, 0.0), max(top, 0.0)
-    why = f"rewards from {seen.least:.4g} to {seen.most:.4g} in {STEPS:,} random steps, divided by 1 - gamma"
+    why = f"rewards from {seen.least:.4g} to {seen.most:.4g} in {counted(STEPS, 'random step')}, divided by 1 - gamma"
     if seen.last_least or seen.last_most:
         why += f", and once one that ends an episode, from {seen.last_least:.4g} to {seen.last_most:.4g}"
     largest = max(seen.most, seen.last_most)
     if min(seen.least, seen.last_least) >= 0.0 and largest < scale:
         gave = "none" if largest == 0.0 else f"no more than {largest:.4g}"
-        top, why = scale * horizon, f"rewards assumed from 0 to {scale:g}, as {STEPS:,} random steps gave {gave}"
+        top, why = (
+            scale * horizon,
+            f"rewards assumed from 0 to {scale:g}, as {counted(STEPS, 'random step')} gave {gave}",
+        )
     margin = MARGIN * (top - bottom)
     low, high = bottom - margin if low is None else low, top + margin if high is None else high
     if low >= high:

@@ -15,11 +15,11 @@ from torch import Tensor, nn
 
 from shoal.api import Batch, Diverged, Tensors, Update
 from shoal.learning.actor_critic import ActorCriticAgent
-from shoal.learning.optimiser import load_optimiser
 from shoal.nets import RunningNorm
 from shoal.nets.evolution_policy import EvolutionPolicy
 from shoal.nets.torsos import Activation
 from shoal.ops import Adam, ars_weights, es_weights, weighted_noise
+from shoal.ops.optimiser import load_optimiser
 from shoal.settings.ranges import Count, Fraction, Natural, NonNegative, OnlyWith, Repeats, Replicas
 from shoal.settings.schedule import Scheduled, at
 from shoal.types import State

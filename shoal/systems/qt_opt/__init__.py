@@ -51,6 +51,7 @@ from shoal.topology.parameter_server import ParameterServer, ServerConfig
 from shoal.topology.replay_shards import add_servers, require_actors
 from shoal.topology.replayed import SamplingConfig, descent, progress
 from shoal.topology.roles import actor, begin
+from shoal.words import counted
 
 RISING = linear(0.01, 0.5)  # of a run that begins with what others did
 OF_SERVER = ("shards", "n_fetch", "n_push", "pieces", "max_lag", "outliers")  # settings of the parameter server
@@ -206,7 +207,7 @@ def check(cfg: Config) -> None:
     if cfg.learners > 1 and cfg.learner_processes > 1:
         raise UsageError(
             f"learner_processes ({cfg.learner_processes}) share the gradient of one learner, and there are "
-            f"{cfg.learners} learners: expected one of the two to be 1"
+            f"{counted(cfg.learners, 'learner')}: expected one of the two to be 1"
         )
 
 

@@ -19,7 +19,8 @@ from torch.nn import functional as F
 from shoal.api import Act, Arrays, Batch, Replay, Tensors, Update, observations
 from shoal.demonstrations.streams import restore_table, table_state
 from shoal.learning.agent import NetworkAgent
-from shoal.learning.algorithm import Algorithm, to_device
+from shoal.learning.algorithm import Algorithm
+from shoal.learning.differentiate import to_device
 from shoal.learning.learner import SGDLearner
 from shoal.learning.off_policy import METRICS_EVERY
 from shoal.learning.optimiser import OptimiserConfig

@@ -18,6 +18,7 @@ from shoal.systems.unreal.auxiliary import AuxiliaryConfig, AuxiliaryLearner, Au
 from shoal.systems.unreal.frame_replay import FrameReplay, frame_replay_nbytes
 from shoal.topology.channels import trajectories
 from shoal.topology.config import Preset, Presets
+from shoal.words import counted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +75,8 @@ def program(cfg: Config) -> Program:
     kept = cfg.replay // cfg.envs  # steps of each environment
     if cfg.auxiliary and kept <= cfg.unroll:
         raise UsageError(
-            f"replay ({cfg.replay} steps) must hold more than a segment ({cfg.unroll}) of each of envs ({cfg.envs})"
+            f"replay ({counted(cfg.replay, 'step')}) must hold more than a segment ({cfg.unroll}) of each of envs "
+            f"({cfg.envs})"
         )
     env = cfg.env_spec()
 

@@ -1,0 +1,95 @@
+"""The parameters of a run in its directory: one file per params channel, and an index of them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from shoal.api import ShoalError, Tensors
+from shoal.paths import shown
+from shoal.records import checkpoint
+from shoal.records.damage import read_json, reading
+from shoal.records.report import Report
+from shoal.records.tensor_files import save_tensors
+from shoal.records.whole_files import write_whole
+from shoal.untrusted import RUN_FORMAT, excerpt
+
+MAX_READS = 5  # tries to read parameters that a run replaces meanwhile
+NEWEST = "newest"  # folder of the parameters of a run that goes on
+
+
+def save_params(path: Path, report: Report) -> None:
+    """One ``params-CHANNEL.safetensors`` per channel, then ``params.json``, each written whole or not at all."""
+    files = {channel: f"params-{channel.replace('/', '.')}.safetensors" for channel in report.params}
+    for channel, params in report.params.items():
+        save_tensors(params, path / files[channel])
+    facts = {"steps": report.steps, "updates": report.updates}
+    write_whole(path / "params.json", index(facts, files, report.params))
+
+
+def index(facts: Mapping[str, Any], files: Mapping[str, str], params: Mapping[str, Tensors]) -> str:
+    """What ``params.json`` says: the ``facts``, and of each params channel its file and the types and shapes of its
+    tensors."""
+    channels = {
+        name: {"file": files[name], "tensors": {k: [str(v.dtype), list(v.shape)] for k, v in tensors.items()}}
+        for name, tensors in params.items()
+    }
+    return json.dumps({"format": RUN_FORMAT, **facts, "channels": channels}, indent=2) + "\n"
+
+
+def load_params(path: Path, channel: str | None = None) -> tuple[int, Tensors]:
+    """(updates, tensors) of a params channel (None: of the only one), as a run saved them: at its end or, of one that
+    goes on or was killed, what it published or its newest checkpoint, whichever is newer. ShoalError if there are none
+    of it.
+
+    A run that goes on replaces its files: where one was gone as it was to be read, what is there by then is read.
+    """
+    for _ in range(MAX_READS - 1):
+        before = _params_now(path)
+        try:
+            return _load_params(path, channel)
+        except (ShoalError, FileNotFoundError):
+            if _params_now(path) == before:
+                raise
+    return _load_params(path, channel)
+
+
+def _params_now(path: Path) -> list[object]:
+    """What a directory has of parameters at this moment, to be compared."""
+    found: list[object] = [path.name for path in checkpoint.named(path / checkpoint.FOLDER)]
+    for file in (path / "params.json", path / NEWEST / "params.json"):
+        with contextlib.suppress(OSError):
+            status = file.stat()
+            found.append((str(file), status.st_ino, status.st_mtime_ns))
+    return found
+
+
+def _load_params(path: Path, channel: str | None) -> tuple[int, Tensors]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    if not (path / "params.json").is_file():
+        saved = checkpoint.newest_params(path / checkpoint.FOLDER, channel)
+        published = load_params(path / NEWEST, channel) if (path / NEWEST / "params.json").is_file() else None
+        if found := max((each for each in (saved, published) if each is not None), key=lambda p: p[0], default=None):
+            return found
+    facts = read_json(path / "params.json", "parameters (the run has published none yet, and has no checkpoint)")
+    with reading(path / "params.json"):
+        channels = {name: Path(entry["file"]).name for name, entry in facts["channels"].items()}
+        updates = int(facts["updates"])
+    if channel is None and len(channels) == 1:
+        (channel,) = channels
+    if channel is None:
+        raise ShoalError(f"'{shown(path)}' holds parameters of the channels {sorted(channels)}: say which")
+    if channel not in channels:
+        raise ShoalError(f"'{shown(path)}' holds no parameters of the channel '{channel}', only of {sorted(channels)}")
+    file = path / channels[channel]
+    if not file.is_file():
+        raise ShoalError(f"'{path}' lacks the file '{file.name}' that its params.json names")
+    try:
+        return updates, load_file(file)
+    except (SafetensorError, OSError) as error:
+        raise ShoalError(f"'{file}' is no safetensors file, or damaged: {excerpt(error)}") from None
