@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections import Counter
 from typing import Any
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from shoal import transfer
 from shoal.api import Batch, Context, Tensors, Update
+from shoal.fast.known import known_gradient, known_loss
 from shoal.learning.algorithm import Algorithm
 from shoal.learning.learner import SGDLearner
 from shoal.metering.recorder import Recorder
@@ -205,6 +207,29 @@ def test_stacks_are_those_of_the_cpu_on_a_device() -> None:
         found = stacks_of(*there)
         assert not device.waits
         assert torch.equal(found.cpu(), stacks_of(frames, first))
+
+
+@pytest.mark.parametrize(
+    "given", [2.5, 1e39, torch.tensor(2.5), torch.tensor(2.5, dtype=torch.float64)],
+    ids=["number", "huge", "tensor", "double"],
+)  # fmt: skip
+def test_a_loss_whose_gradient_is_known_lies_where_its_outputs_do_and_is_made_without_a_wait(given: Any) -> None:
+    value, gradient = float(given), torch.tensor([1.0, -2.0])
+    for place in (torch.device("cpu"), DEVICE):
+        with stand_in() as device:
+            leaf, by_leaf = torch.zeros(2).to(place).requires_grad_(), gradient.to(place)
+            there = given.to(place) if isinstance(given, Tensor) else given
+            device.clear()
+            loss = known_loss(leaf, there, by_leaf)
+            found = known_gradient(loss, leaf)
+            (walked,) = torch.autograd.grad(2.0 * loss, leaf)
+            assert not device.waits and loss.device == place and loss.dtype == leaf.dtype
+            assert loss.item() == (value if value < 1e38 else math.inf)
+            assert found is not None and torch.equal(found.cpu(), gradient)
+            assert torch.equal(walked.cpu(), 2.0 * gradient)
+            with torch.no_grad():
+                loss += 1.0
+            assert float(there) == value, "what was given does not change with the loss"
 
 
 @pytest.mark.parametrize("counted", [0.0, 0.6, 1.0])
