@@ -3,6 +3,7 @@
     python benchmarks/suite.py                       every run that is missing, cheap kinds first
     python benchmarks/suite.py --only toy_text dqn   those of a kind, a system or a task
     python benchmarks/suite.py --cores 0 1           two slots of one core each
+    python benchmarks/suite.py --early               end each run when its training is at the mark for long
     python benchmarks/suite.py --table               write the table of what is recorded, run nothing
     python benchmarks/suite.py --list                the tasks, their marks and where these come from
 
@@ -10,12 +11,17 @@ Tasks and marks are in ``suite_tasks.py``. A run is one seed of one pair, in a p
 any time: what is recorded in ``benchmarks/results/suite/SYSTEM/ENV/SEED`` (configuration, raw learning curve, result)
 is not run again, unless with ``--again`` or where its preset has other values since. The score is the mean return of
 fresh episodes of the policy that the system evaluates by default; the other one, greedy or sampled, stands beside it.
+
+With ``--early`` a run ends where its training is at the mark, twice as many steps in as when it first was: a quick
+look at many pairs. It is evaluated in the same way, and the table says after how many steps it ended. It does not show
+what the rest of the preset's steps would have made of it.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -64,15 +70,31 @@ def older(path: Path) -> list[str]:
     return changed(json.loads(config.read_text(encoding="utf-8"))) if config.exists() else []
 
 
-def play(task: Task, system: str, seed: int) -> None:
-    """Train one seed of a pair, evaluate it both ways and record it. Called in a process of its own."""
+class Held:
+    """Observer of a run, true where the mean return of 100 training episodes is at ``mark``, twice as many steps into
+    the run as when it first was. (A policy that has only just got there may be worth little when it is greedy.)"""
+
+    def __init__(self, mark: float) -> None:
+        self.mark, self.first = mark, math.inf
+
+    def __call__(self, metrics: dict[str, float]) -> bool:
+        reached = metrics.get("episode_return", math.nan) >= self.mark  # not before the first episode's end
+        if reached:
+            self.first = min(self.first, metrics["steps"])
+        return reached and metrics["steps"] >= 2 * self.first
+
+
+def play(task: Task, system: str, seed: int, early: bool) -> None:
+    """Train one seed of a pair, evaluate it both ways and record it. ``early``: until the mark is held, at most to the
+    preset's last step. Called in a process of its own."""
     import shoal
 
     with tempfile.TemporaryDirectory() as scratch:
-        run = shoal.train(system, env=task.env, seed=seed, run_dir=Path(scratch) / "run")
+        observers = [Held(task.mark)] if early else []
+        run = shoal.train(system, env=task.env, seed=seed, run_dir=Path(scratch) / "run", observers=observers)
         report = run.report
         assert report is not None
-        if report.reason != "steps":
+        if report.reason not in ("steps", "observer"):
             sys.exit(f"{system} on {task.env} ended by {report.reason}: nothing is recorded")
         scores = returns_of(run.policy(), task.episodes, seed)
         curve = Path(scratch) / "curve.csv"
@@ -80,18 +102,19 @@ def play(task: Task, system: str, seed: int) -> None:
         config = json.loads((run.path / "config.json").read_text(encoding="utf-8"))
         result = {
             "env": task.env, "system": system, "seed": seed, "preset": config["preset"], "steps": report.steps,
-            "updates": report.updates, "seconds": report.seconds, "training_return": report.episode_return,
-            "default": "greedy", "returns": scores, "machine": machine(),
+            "reason": report.reason, "updates": report.updates, "seconds": report.seconds,
+            "training_return": report.episode_return, "default": "greedy", "returns": scores, "machine": machine(),
         }  # fmt: skip
         files: dict[str, Path | str] = {"curve.csv": curve, "config.json": json.dumps(config, indent=1) + "\n"}
         keep(folder(task, system, seed), result, files)
 
 
-def run(runs: list[tuple[Task, str, int]], cores: list[int]) -> None:
+def run(runs: list[tuple[Task, str, int]], cores: list[int], early: bool) -> None:
     """Each run in a process of its own, one at a time on each core."""
+    how = ("--early",) if early else ()
     jobs = [
-        Job(f"{system} on {task.env}, seed {seed}", (sys.executable, __file__, "--play", task.env, system, str(seed)))
-        for task, system, seed in runs
+        Job(f"{system} on {t.env}, seed {seed}", (sys.executable, __file__, *how, "--play", t.env, system, str(seed)))
+        for t, system, seed in runs
     ]
     run_jobs(jobs, [[core] for core in cores], HOURS)
 
@@ -111,9 +134,17 @@ def row(kind: str, task: Task, system: str, found: list[dict[str, Any]]) -> list
     told = " / ".join(f"{s:.4g}" if s >= task.mark else f"**{s:.4g}**" for s in scores[default])
     beside = " / ".join(f"{s:.4g}" for s in scores[other])
     where = "chosen here" if system in task.chosen else "shown"
-    seeds = ", ".join(f"{r['seed']}{' (older)' if r['changed'] else ''}" for r in found)
+    seeds = ", ".join(str(r["seed"]) + remark(r) for r in found)
     preset = ", ".join(dict.fromkeys(r["preset"] for r in found))
     return [kind, task.env, system, preset, where, f"{task.mark:g}", told, default, beside, seeds]
+
+
+def remark(result: dict[str, Any]) -> str:
+    """What the table says behind a seed."""
+    told = ["older"] if result["changed"] else []
+    if result.get("reason", "steps") != "steps":
+        told.append(f"ended after {result['steps']:,} steps")
+    return f" ({', '.join(told)})" if told else ""
 
 
 def summary() -> str:
@@ -133,7 +164,9 @@ def summary() -> str:
     return (
         f"{reached} of {shown} pairs whose preset was not chosen on their task reach its mark with every seed "
         f"recorded; {len(rows)} of {total} pairs have been run. Runs marked as older were made by other values of the "
-        f"preset than today's and are not counted.\n\n{table(columns, rows)}\n"
+        f"preset than today's and are not counted. Runs that ended before their preset's last step were at the mark "
+        f"in training (the mean of 100 episodes), twice as many steps in as when they first were.\n\n"
+        f"{table(columns, rows)}\n"
     )
 
 
@@ -142,6 +175,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", default=[], metavar="WORD", help="kinds, systems, parts of tasks' names")
     parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS))
     parser.add_argument("--cores", type=int, nargs="+", default=[0], help="a slot on each of these (default: 0)")
+    parser.add_argument("--early", action="store_true", help="end a run when its training is at the mark for long")
     parser.add_argument("--again", action="store_true", help="run what is recorded again, in its place")
     parser.add_argument("--table", action="store_true", help="write the table, run nothing")
     parser.add_argument("--list", action="store_true", help="the tasks and what would be run")
@@ -149,7 +183,7 @@ def main() -> None:
     args = parser.parse_args()
     if args.play:
         env, system, seed = args.play
-        play(next(t for tasks in TASKS.values() for t in tasks if t.env == env), system, int(seed))
+        play(next(t for tasks in TASKS.values() for t in tasks if t.env == env), system, int(seed), args.early)
     elif args.list:
         for kind, tasks in TASKS.items():
             for task in tasks:
@@ -157,7 +191,7 @@ def main() -> None:
         print(f"{len(missing(args.only, args.seeds, args.again))} runs are missing")
     else:
         if not args.table:
-            run(missing(args.only, args.seeds, args.again), args.cores)
+            run(missing(args.only, args.seeds, args.again), args.cores, args.early)
         KEPT.mkdir(parents=True, exist_ok=True)
         (KEPT / "README.md").write_text(f"# Suite of tasks\n\n{summary()}", encoding="utf-8")
         print(summary())

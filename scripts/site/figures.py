@@ -34,6 +34,9 @@ ASIDE = (
     " In parentheses stands the mean by the policy's other actions, greedy or sampled, of the seeds where the two are "
     "further apart than three standard errors."
 )
+EARLY = (
+    " A run that ended early was at its mark in training before the preset's last step, and shows nothing of the rest."
+)
 SHOWN = 6  # panels of a system's picture
 TESTS = {  # where not tests/systems/test_SYSTEM.py
     "dqn": "q_learning", "apex-dqn": "q_learning", "apex-dpg": "dpg", "d4pg": "dpg", "es": "evolution",
@@ -74,7 +77,8 @@ def validation(system: str, runs: list[Recorded]) -> str:
             "*The mean return of 100 training episodes by environment steps: a line per seed, and the mark dashed.*",
             "",
             "A score is the mean return of a fresh evaluation of the final policy. A score below its mark is **bold**."
-            + (ASIDE if any(run.others for run in runs) else ""),
+            + (ASIDE if any(run.others for run in runs) else "")
+            + (EARLY if any(run.early for run in runs) else ""),
             "",
             "| task | preset | seeds | score of each seed | mark | command |",
             "| --- | --- | --- | --- | --- | --- |",
@@ -92,8 +96,8 @@ def validation(system: str, runs: list[Recorded]) -> str:
 
 
 def unused_presets(system: str, runs: list[Recorded]) -> list[str]:
-    """Return the presets of a system that no committed run has used."""
-    used = {run.preset for run in runs if run.system == system}
+    """Return the presets of a system that no committed run has used to its end."""
+    used = {run.preset for run in runs if run.system == system and run.early != {*run.seeds}}
     return [f"`{name}`" for name in load(system).PRESETS if name not in used]
 
 
@@ -110,7 +114,7 @@ def row(run: Recorded) -> str:
     mark = "none" if run.mark is None else f"{run.mark:g}"
     if run.others:
         scores += f" ({run.other} " + " / ".join(score(value, None) for value in run.others.values()) + ")"
-    seeds = ", ".join(map(str, run.seeds))
+    seeds = ", ".join(f"{seed} (ended early)" if seed in run.early else str(seed) for seed in run.seeds)
     return f"| [{run.task}]({where}) | {run.preset or 'own values'} | {seeds} | {scores} | {mark} | `{run.command}` |"
 
 

@@ -48,6 +48,9 @@ class Recorded:
     curves: list[Path] = field(default_factory=list)
     others: dict[int, float] = field(default_factory=dict)  # seed -> score of the other actions, where it differs
     other: str = ""  # which those are: greedy or sampled
+    early: set[int] = field(
+        default_factory=set
+    )  # seeds whose runs ended at their mark, before their preset's last step
 
     def add(self, seed: int, score: float, curve: Path) -> None:
         self.seeds.append(seed)
@@ -101,8 +104,10 @@ def suite() -> list[Recorded]:
             continue
         system, task = folder.parts[-2:]
         seeds = sorted(record["seed"] for record in runs)
-        command = f"python benchmarks/suite.py --only {system} {task} --seeds {' '.join(map(str, seeds))}"
-        one = Recorded(system, task, folder, command, runs[0]["preset"], SUITE_MARKS.get(task))
+        early = {record["seed"] for record in runs if record.get("reason", "steps") != "steps"}
+        how = " --early" if early == {*seeds} else ""
+        command = f"python benchmarks/suite.py{how} --only {system} {task} --seeds {' '.join(map(str, seeds))}"
+        one = Recorded(system, task, folder, command, runs[0]["preset"], SUITE_MARKS.get(task), early=early)
         for record in runs:
             at = folder / str(record["seed"]) / "curve.csv"
             taken = record["default"]

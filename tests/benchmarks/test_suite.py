@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import shoal
 from shoal.systems import SYSTEMS
 
 FOLDER = str(Path(__file__).parents[2] / "benchmarks")  # of programs, one of which bears the name of a package: mujoco
@@ -73,6 +74,38 @@ def test_runs_by_other_values_of_a_preset_are_shown_and_not_counted(kept):
     told = suite.summary()
     assert told.startswith("1 of 1 pairs") and "1, 2 (older)" in told
     assert [seed for _, _, seed in suite.missing(["Acrobot-v1", "dqn"], [1, 2], again=False)] == [2]
+
+
+@pytest.mark.parametrize(("early", "marks"), [(True, [-100.0]), (False, [])])
+def test_only_early_runs_are_watched_for_their_mark(monkeypatch, early, marks):
+    class Asked(Exception):
+        pass
+
+    def train(system, **given):
+        raise Asked([observer.mark for observer in given["observers"]])
+
+    monkeypatch.setattr(shoal, "train", train)
+    task = next(task for task in TASKS["classic"] if task.env == "Acrobot-v1")
+    with pytest.raises(Asked) as asked:
+        suite.play(task, "dqn", 1, early)
+    assert asked.value.args == (marks,)
+
+
+def test_table_says_after_how_many_steps_a_run_ended_at_its_mark(kept):
+    task = next(task for task in TASKS["classic"] if task.env == "Acrobot-v1")
+    record(task, "dqn", 1, [-90.0], [-90.0])
+    record(task, "dqn", 2, [-90.0], [-90.0])
+    for seed, reason in ((1, "steps"), (2, "observer")):
+        path = suite.folder(task, "dqn", seed) / "result.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"reason": reason, "steps": 12_345}))
+    assert suite.summary().count("1, 2 (ended after 12,345 steps)") == 1
+
+
+def test_early_run_ends_at_its_mark_twice_as_many_steps_in_as_when_it_first_was():
+    curve = [(100, float("nan")), (200, -50.0), (300, 5.0), (500, 6.0), (550, 4.9), (599, 5.0), (600, 4.9), (700, 5.0)]
+    held = suite.Held(5.0)
+    ends = [steps for steps, score in curve if held({"steps": steps, "episode_return": score})]
+    assert ends == [700] and not suite.Held(5.0)({"steps": 0})
 
 
 def test_table_marks_what_misses_and_counts_pairs_that_were_not_chosen(kept):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import re
 import sys
@@ -104,6 +105,14 @@ def test_steps_to_a_mark_count_from_a_hundred_episodes(figures: Any, tmp_path: P
 def test_a_score_below_its_mark_is_bold(figures: Any) -> None:
     assert figures.score(17.99, 18) == "**18.0**" and figures.score(18, 18) == "18.0"
     assert figures.score(-100.5, -100) == "**-100.5**" and figures.score(-1e4, None) == "-10,000"
+
+
+def test_a_run_that_ended_early_is_told_and_validates_no_preset(figures: Any) -> None:
+    folder = figures.RESULTS / "suite" / "dqn" / "Acrobot-v1"
+    run = figures.Recorded("dqn", "Acrobot-v1", folder, "", "classic", -100.0, [1, 2], [-90.0, -90.0], early={2})
+    assert "| 1, 2 (ended early) |" in figures.row(run)
+    told = [figures.validation("dqn", [dataclasses.replace(run, early=early)]) for early in (set(), {2}, {1, 2})]
+    assert ["`classic`" in page.partition("Not yet validated")[2] for page in told] == [False, False, True]
 
 
 def test_panels_that_share_a_legend_share_colours_and_no_name_reaches_the_next_panel(figures: Any) -> None:
