@@ -177,9 +177,8 @@ class Update(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """What a reader returns; valid until its next ``get``. ``keys`` (int64) and ``probs`` (float32,
-    probability of having drawn each item) only from a replay; ``size`` is the replay's size in items (0: it
-    is no replay).
+    """What a reader returns; valid until its next ``get``. ``keys`` (int64) and ``probs`` (float32, probability that an
+    item is drawn) only from a replay; ``size`` is the replay's size in items (0: it is no replay).
 
     versions: of each joined item of a queue, the version of the parameters it was made with, as its writer said (0: it
     said none); empty where nobody can say: from a replay, or once items are mixed or taken apart.
@@ -323,12 +322,12 @@ class Context:
     """What a replica knows of itself and of its run. role, index, replicas: its role, its number of how many replicas.
 
     generation: number of this life: it grows with every restart and resumed launch; 0 in serial, where there is one.
-    seed: of this life alone: no other life of the run has it. A serial run that is resumed builds its roles with the
-        seeds of its beginning, and then loads their states.
+    seed: of this life alone. A serial run that is resumed builds its roles with its first seeds, then loads states.
     total_steps: environment steps that end the run, or None. run_dir: where the run writes, and roles may, or None.
     counts: what earlier lives of this replica counted (``env_steps``, ``updates``, ``actions``), so that schedules go
         on when it is restarted or the run resumed. Empty in the serial runtime: states are all that goes on there.
     exact: states must hold everything, environments too, as a resumed run shall repeat bit for bit.
+    pipelined: on a GPU, a step may get the next one's batch, and publish the parameters of the one before.
     steps: environment steps of the whole run so far; interrupted: whether it should end (serial): a long step returns.
     team: makes a ``learning.data_parallel.Team`` of so many processes; None: the runtime has none.
     initial: puts the parameters that the run begins with into a network (``topology.roles.begin``); None: it has none.
@@ -344,6 +343,7 @@ class Context:
     run_dir: Path | None = None
     counts: Mapping[str, int] = field(default_factory=dict)
     exact: bool = False
+    pipelined: bool = False
     steps: Callable[[], int] = lambda: 0
     interrupted: Callable[[], bool] = lambda: False
     team: Callable[[int], Any] | None = None

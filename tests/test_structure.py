@@ -24,6 +24,7 @@ ALLOWED: dict[str, set[str] | None] = {
     "machine": set(),
     "on_device": set(),
     "paths": set(),
+    "transfer": set(),
     "dependencies": set(),
     "own_code": {"paths"},
     "own_settings": set(),
@@ -31,9 +32,9 @@ ALLOWED: dict[str, set[str] | None] = {
     "terminal": {"untrusted"},
     "fast": {"jit"},
     "ops": {"fast"},
-    "nets": {"ops", "fast", "own_code"},
-    "learning": {"ops", "nets", "fast", "settings"},
-    "roles": {"ops", "on_device"},
+    "nets": {"ops", "fast", "own_code", "transfer"},
+    "learning": {"ops", "nets", "fast", "settings", "transfer"},
+    "roles": {"ops", "on_device", "transfer"},
     "envs": {"jit", "settings", "own_code", "own_settings", "extras", "paths", "on_device"},
     "registry": {"own_code", "settings", "untrusted"},
     "replay": {"jit", "own_code", "registry"},
@@ -42,7 +43,7 @@ ALLOWED: dict[str, set[str] | None] = {
     "settings": {"untrusted"},
     "topology": {"program", "roles", "replay", "learning", "nets", "envs", "ops", "settings", "own_code", "machine"},
     "systems": {"topology", "program", "roles", "replay", "demonstrations", "learning", "nets", "envs", "ops", "fast"}
-    | {"settings", "machine", "own_code"},  # fast: see test_a_system_knows_of_speed_only_its_losses_twin
+    | {"settings", "machine", "own_code", "transfer"},  # fast: see test_a_system_knows_of_speed_only_its_losses_twin
     "metering": {"untrusted"},
     "records": {"metering", "program", "machine", "paths", "own_code", "untrusted", "extras", "registry"},
     "runtime": {"program", "metering", "records", "untrusted"},

@@ -14,9 +14,12 @@ class _Known(torch.autograd.Function):
     """A scalar and its gradient, which its node in autograd's graph keeps."""
 
     @staticmethod
-    def forward(ctx: Any, leaf: Tensor, gradient: Tensor, value: float) -> Tensor:
+    def forward(ctx: Any, leaf: Tensor, gradient: Tensor, value: float | Tensor) -> Tensor:
         ctx.save_for_backward(gradient)
-        return torch.tensor(value, dtype=leaf.dtype)
+        if isinstance(value, Tensor):
+            return value.to(leaf.dtype, copy=True)
+        here = torch.tensor(value, dtype=leaf.dtype)
+        return here if leaf.device.type == "cpu" else leaf.new_full((), here.item())
 
     @staticmethod
     def backward(ctx: Any, *by_loss: Tensor) -> tuple[Tensor, None, None]:
@@ -27,8 +30,9 @@ class _Known(torch.autograd.Function):
 _NODE: Any = _Known._backward_cls
 
 
-def known_loss(leaf: Tensor, value: float, gradient: Tensor) -> Tensor:
-    """Return ``value`` as a scalar whose gradient by ``leaf`` is ``gradient``."""
+def known_loss(leaf: Tensor, value: float | Tensor, gradient: Tensor) -> Tensor:
+    """Return ``value`` (a number, or a tensor [] where ``leaf`` lies) as a scalar whose gradient by ``leaf`` is
+    ``gradient``. A GPU is not waited for."""
     return cast(Tensor, _Known.apply(leaf, gradient, value))  # type: ignore[no-untyped-call]
 
 

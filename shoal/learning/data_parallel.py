@@ -16,7 +16,8 @@ from shoal.api import Batch, Tensors, Update
 from shoal.fast.rounded import rounded
 from shoal.learning.algorithm import Algorithm
 from shoal.learning.differentiate import differentiate
-from shoal.learning.gradient_step import GradientStep, excess, finite, global_norm
+from shoal.learning.gradient_step import GradientStep, finite
+from shoal.ops import excess, global_norm
 from shoal.ops.optimiser import Optimiser, divide
 
 DIVIDED = 100_000  # weights; fewer are moved by one member sooner than by all
@@ -214,7 +215,7 @@ class DataParallel:
         for p in self._learned:
             p.grad = None
         value, _, update = differentiate(self.worker, Batch(self.worker.select(self.items, rows)))
-        return value, update, [p.grad for p in self._learned]
+        return value.item(), update, [p.grad for p in self._learned]
 
     def _parts(self, tensors: list[Tensor]) -> list[list[Tensor]]:
         """[movers][tensors]: of each tensor, what each of the movers moves."""

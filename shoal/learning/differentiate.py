@@ -9,21 +9,22 @@ from shoal.api import Batch, Update
 from shoal.fast.known import known_gradient
 from shoal.learning.algorithm import Algorithm
 from shoal.nets.outputs import Outputs
+from shoal.transfer import upload
 
 
-def differentiate(algorithm: Algorithm, batch: Batch) -> tuple[float, Tensor | None, Update]:
-    """Give every parameter of ``algorithm.nets`` its ``grad``. Returns the loss, all gradients as one vector if they
+def differentiate(algorithm: Algorithm, batch: Batch) -> tuple[Tensor, Tensor | None, Update]:
+    """Give every parameter of ``algorithm.nets`` its ``grad``. Returns the loss [], all gradients as one vector if they
     lie so in memory, and the metrics."""
     if not hasattr(algorithm.nets, "outputs"):  # a network that the loss asks itself
         loss, update = algorithm.loss(None, batch)
         loss.backward()  # type: ignore[no-untyped-call]
-        return loss.item(), None, update
+        return loss.detach(), None, update
     outputs: Outputs = algorithm.nets.outputs(batch.items)
     loss, update = algorithm.loss(outputs.values, batch)
     gradient = known_gradient(loss, outputs.leaf)
     if gradient is not None:
-        return loss.item(), outputs.backward(gradient), update
-    return loss.item(), _backward(loss, outputs, [p for p in algorithm.nets.parameters() if p.requires_grad]), update
+        return loss.detach(), outputs.backward(gradient), update
+    return loss.detach(), _backward(loss, outputs, [p for p in algorithm.nets.parameters() if p.requires_grad]), update
 
 
 def _backward(loss: Tensor, outputs: Outputs, parameters: list[nn.Parameter]) -> Tensor | None:
@@ -43,7 +44,6 @@ def _backward(loss: Tensor, outputs: Outputs, parameters: list[nn.Parameter]) ->
 
 def to_device(batch: Batch, device: torch.device) -> Batch:
     """Return the batch with its items (and probabilities) on ``device``, itself if they are there."""
-    if device.type == "cpu":
+    if device.type == "cpu" or all(v.device.type == device.type for v in batch.items.values()):
         return batch
-    items = {k: v.to(device, non_blocking=True) for k, v in batch.items.items()}
-    return batch._replace(items=items, probs=None if batch.probs is None else batch.probs.to(device))
+    return upload(batch, device)()

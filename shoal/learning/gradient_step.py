@@ -8,9 +8,11 @@ from collections.abc import Callable, Container
 import torch
 from torch import Tensor, nn
 
+from shoal import transfer
 from shoal.api import Batch, Diverged, Update, UsageError
 from shoal.learning.algorithm import Algorithm
 from shoal.learning.differentiate import differentiate
+from shoal.ops import clip, global_norm
 from shoal.ops.optimiser import set_learning_rate
 from shoal.settings.schedule import Linear, at
 
@@ -20,7 +22,8 @@ MAX_SKIPPED = 10  # non-finite updates in a row before the learner gives up
 class GradientStep:
     """Global-norm clip and optimiser step. A step whose loss or gradient is not finite is skipped; after ten updates
     in a row, of ``steps`` each, it raises Diverged. The optimiser's learning rate and ``max_norm`` may be schedules;
-    see ``at``. ``beat`` is called at each step: an update of many may take longer than a process may be silent."""
+    see ``at``. ``beat`` is called at each step: an update of many may take longer than a process may be silent.
+    ``meanwhile`` is called while a device that is not the CPU works out the gradient, before the host waits for it."""
 
     def __init__(self, optimiser: torch.optim.Optimizer, max_norm: float | None, steps: int = 1) -> None:
         self.optimiser = optimiser
@@ -34,6 +37,7 @@ class GradientStep:
         self.parameters = [p for group in optimiser.param_groups for p in group["params"]]
         self.skipped = 0  # in a row
         self.beat: Callable[[], object] = lambda: None
+        self.meanwhile: Callable[[], object] | None = None
 
     @property
     def scheduled(self) -> bool:
@@ -51,14 +55,14 @@ class GradientStep:
         """One step on the algorithm's loss of ``batch``: the gradient's norm before clipping (None: skipped), the loss,
         and the metrics."""
         self.optimiser.zero_grad(set_to_none=True)
-        value, joined, update = differentiate(algorithm, batch)
-        return self.descend(value, joined), value, update
-
-    def descend(self, value: float, joined: Tensor | None = None) -> float | None:
-        """A step along the gradient of a loss of that value: what every parameter's ``grad`` holds, ``joined`` as one
-        vector if they lie so. Returns its norm before clipping, None for a step that was skipped."""
+        loss, joined, update = differentiate(algorithm, batch)
         grads = [p.grad for p in self.parameters if p.grad is not None] if joined is None else [joined]
-        norm = global_norm(grads)
+        value, norm, update = outcome(loss, grads, update, self.meanwhile)
+        return self.descend(value, grads, norm), value, update
+
+    def descend(self, value: float, grads: list[Tensor], norm: float) -> float | None:
+        """A step along the gradient of a loss of that value: ``grads`` are what every parameter's ``grad`` holds, and
+        ``norm`` is theirs together. Returns it, as it is before clipping; None for a step that was skipped."""
         if not self.accepts(value, norm):
             return None
         clip(grads, norm, self.max_norm)
@@ -98,19 +102,13 @@ def require_no_buffers(nets: nn.Module, why: str, known: Container[str] = ()) ->
         raise UsageError(f"{why}, and the network has the buffer '{buffers[0]}'")
 
 
-def global_norm(grads: list[Tensor]) -> float:
-    """L2 norm of all ``grads`` together."""
-    if len(grads) == 1:
-        return float(torch.linalg.vector_norm(grads[0]))
-    return math.hypot(*torch.stack(torch._foreach_norm(grads)).tolist())
-
-
-def excess(norm: float, max_norm: float) -> float:
-    """Return what a gradient of that norm is divided by so as to have at most ``max_norm``: 1 if it has no more."""
-    return (norm + 1e-6) / max_norm if norm > max_norm else 1.0
-
-
-def clip(grads: list[Tensor], norm: float, max_norm: float) -> None:
-    """Scale gradients of global norm ``norm`` down to ``max_norm``, as torch's ``clip_grad_norm_`` does."""
-    if (divisor := excess(norm, max_norm)) != 1.0:
-        torch._foreach_mul_(grads, 1.0 / divisor)
+def outcome(
+    loss: Tensor, grads: list[Tensor], update: Update, meanwhile: Callable[[], object] | None = None
+) -> tuple[float, float, Update]:
+    """Return the loss, the norm of ``grads`` together, and the update. On a device that is not the CPU, the host waits
+    for it here and nowhere else: metrics and priorities come with them, so that nobody asks the device for them."""
+    if loss.device.type == "cpu":
+        return loss.item(), global_norm(grads), update
+    norms = [torch.linalg.vector_norm(grads[0])] if len(grads) == 1 else torch._foreach_norm(grads)
+    (value, *sizes), update, _ = transfer.received(loss, norms, update, (), meanwhile)
+    return value, math.hypot(*sizes), update

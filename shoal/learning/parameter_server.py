@@ -13,6 +13,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from shoal import transfer
 from shoal.api import (
     PART,
     Batch,
@@ -28,8 +29,9 @@ from shoal.api import (
 )
 from shoal.learning.algorithm import Algorithm
 from shoal.learning.differentiate import differentiate, to_device
-from shoal.learning.gradient_step import clip, global_norm, require_no_buffers, skipped
+from shoal.learning.gradient_step import require_no_buffers, skipped
 from shoal.learning.optimiser import OptimiserConfig, make_optimiser
+from shoal.ops import clip, global_norm
 from shoal.ops.optimiser import load_optimiser
 from shoal.settings.schedule import at
 
@@ -94,7 +96,7 @@ class RemoteLearner:
         self.max_norm = at(self._limit, 0.0)
         self.device = torch.device(device)
         self._parameters: list[nn.Parameter] = list(algorithm.nets.parameters())
-        spec = {name: Field(tuple(p.shape)) for name, p in algorithm.nets.named_parameters()}
+        self._spec = spec = {name: Field(tuple(p.shape)) for name, p in algorithm.nets.named_parameters()}
         self.total, self.weights = torch.zeros(spec_size(spec)), torch.zeros(spec_size(spec))
         self._places = list(views(self.total, spec).values())
         self._own = self.weights.to(self.device)  # on the CPU the same
@@ -116,7 +118,7 @@ class RemoteLearner:
     def loaded(self, steps: int) -> None:
         """``weights`` are the server's parameters now, after so many of its gradient steps."""
         if self._own is not self.weights:
-            self._own.copy_(self.weights)
+            self._own.copy_(transfer.send(self.weights, self.device))
         self.algorithm.follow(steps)
         self._schedule(steps)
 
@@ -137,13 +139,18 @@ class RemoteLearner:
         loss, joined, update = differentiate(self.algorithm, batch)
         grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in self._parameters]
         whole = [joined] if joined is not None else grads
-        norm = global_norm(whole)
-        self._skipped = skipped(self._skipped, loss, norm, "batches")
+        if self.device.type == "cpu":
+            value, norm = loss.item(), global_norm(whole)
+        else:  # to the host with the numbers, by one wait
+            flat = torch.cat([g.reshape(-1) for g in grads])
+            (value, norm), update, whole = transfer.received(loss, [torch.linalg.vector_norm(flat)], update, [flat])
+            grads = list(views(whole[0], self._spec).values())
+        self._skipped = skipped(self._skipped, value, norm, "batches")
         if self._skipped:
             return Update({"skipped_updates": 1.0})
-        metrics = {"loss": loss, "grad_norm": norm, "skipped_updates": 0.0, **self._scheduled, **update.metrics}
+        metrics = {"loss": value, "grad_norm": norm, "skipped_updates": 0.0, **self._scheduled, **update.metrics}
         if self.outliers is not None:
-            accepted = self.outliers.accepts(loss)
+            accepted = self.outliers.accepts(value)
             metrics["outlier_gradients"] = 0.0 if accepted else 1.0
             if not accepted:
                 return Update(metrics, update.priorities)

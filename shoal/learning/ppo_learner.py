@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from shoal import transfer
 from shoal.api import Batch, Stateful, Tensors, Update, UsageError
 from shoal.learning.algorithm import Algorithm
 from shoal.learning.data_parallel import DataParallel, Team
@@ -59,7 +60,7 @@ class PPOLearner:
         batch = to_device(batch, self.device)
         scheduled = self._schedule(self.env_steps / self.total_steps)
         update = self.algorithm.learn(batch, MinibatchSteps(self.workers, self.rng))
-        self.env_steps += int(batch.items["valid"].sum())
+        self.env_steps += int(transfer.on_host(batch.items["valid"]).sum())
         self.step += 1
         return Update({**update.metrics, **scheduled})
 
@@ -108,7 +109,7 @@ class MinibatchSteps:
         return self._workers.items
 
     def shuffled(self, rows: Tensor) -> Tensor:
-        return rows[torch.randperm(len(rows), generator=self._rng).to(rows.device)]
+        return rows[transfer.send(torch.randperm(len(rows), generator=self._rng), rows.device)]
 
     def step(self, rows: Tensor) -> None:
         norm, _, metrics, _ = self._workers.step(rows)

@@ -10,9 +10,10 @@ from torch import Tensor
 from shoal.api import Batch, Field, Spec, State, Stateful, Tensors, Update
 from shoal.learning.algorithm import Algorithm
 from shoal.learning.differentiate import differentiate
-from shoal.learning.gradient_step import clip, global_norm, require_no_buffers, skipped
+from shoal.learning.gradient_step import require_no_buffers, skipped
 from shoal.nets.live import LiveTensors
 from shoal.nets.normaliser import running_of
+from shoal.ops import clip, global_norm
 from shoal.settings.schedule import Linear, at
 
 
@@ -66,8 +67,9 @@ class SegmentLearner:
         return grads, Update({**metrics, **self._scheduled, "skipped_updates": 0.0})
 
     def differentiate(self, items: Tensors) -> tuple[float, Tensor | None, Update]:
-        """Give every parameter its ``grad``; see ``learning.differentiate``."""
-        return differentiate(self.algorithm, self.algorithm.prepare(Batch(items)))
+        """Give every parameter its ``grad``; see ``learning.differentiate``. Returns the loss's value."""
+        loss, joined, update = differentiate(self.algorithm, self.algorithm.prepare(Batch(items)))
+        return loss.item(), joined, update
 
     def state_dict(self) -> State:
         """Return what the algorithm keeps from segment to segment; the parameters are the channel's."""

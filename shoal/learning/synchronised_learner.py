@@ -10,9 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from shoal import transfer
 from shoal.api import Arrays, Batch, Field, Spec, Tensors, Update
 from shoal.learning.differentiate import differentiate, to_device
 from shoal.learning.learner import SGDLearner, averaged, split
+from shoal.ops import global_norm
 from shoal.types import State
 
 
@@ -39,15 +41,15 @@ class SynchronisedLearner(SGDLearner):
         if self.replay is not None:
             part = self.replay.mix(part)
         self.optimiser.zero_grad(set_to_none=True)
-        out["loss"][...], _, update = differentiate(self.algorithm, self.algorithm.prepare(part))
-        self._mean.write(out["gradient"])
+        loss, _, update = differentiate(self.algorithm, self.algorithm.prepare(part))
+        out["loss"][...], update = self._mean.write(out["gradient"], loss, update)
         self._updates.append(Update({k: float(v) for k, v in update.metrics.items()}))
 
     def descend(self, means: Tensors) -> Update | None:
         """Step along the mean gradient of all learners. The metrics of the batch if this was its last part: the loss
         is the mean of all learners, the rest this one's own."""
         loss = float(means["loss"])
-        norm = self.gradient_step.descend(loss, self._mean.take(means["gradient"]))
+        norm = self.gradient_step.descend(loss, *self._mean.take(means["gradient"]))
         self.step += 1
         self.algorithm.after_step(self.step)
         current = {**self._scheduled, "learning_rate": self.optimiser.param_groups[0]["lr"]}
@@ -85,20 +87,27 @@ class MeanGradient:
         self._views = self._parts(self._flat)
 
     @torch.no_grad()
-    def write(self, out: Any) -> None:
-        """Write the parameters' gradients into a vector (NumPy); 0 for one that has none."""
-        for target, p in zip(self._parts(torch.from_numpy(out)), self.parameters, strict=True):
+    def write(self, out: Any, loss: Tensor, update: Update) -> tuple[float, Update]:
+        """Write the parameters' gradients into a vector (NumPy); 0 for one that has none. Returns the value of the
+        loss, and the update, which come from a GPU together with the gradients, by one wait."""
+        vector, on_host = torch.from_numpy(out), self._flat.device.type == "cpu"
+        for target, p in zip(self._parts(vector) if on_host else self._views, self.parameters, strict=True):
             if p.grad is None:
                 target.zero_()
             else:
                 target.copy_(p.grad)
+        if on_host:
+            return loss.item(), update
+        (value,), update, (gradient,) = transfer.received(loss, (), update, [self._flat])
+        vector.copy_(gradient)
+        return value, update
 
-    def take(self, mean: Tensor) -> Tensor:
-        """The mean, which is the parameters' gradient from now on."""
-        self._flat.copy_(mean)
+    def take(self, mean: Tensor) -> tuple[list[Tensor], float]:
+        """The mean, which is the parameters' gradient from now on, and its norm, of which nobody asks a GPU."""
+        self._flat.copy_(transfer.send(mean, self._flat.device))
         for p, view in zip(self.parameters, self._views, strict=True):
             p.grad = view
-        return self._flat
+        return [self._flat], global_norm([self._flat if self._flat.device.type == "cpu" else mean])
 
     def _parts(self, flat: Tensor) -> list[Tensor]:
         """Consecutive parts of a vector in the shapes of the parameters."""

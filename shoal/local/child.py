@@ -238,6 +238,7 @@ def _run(plan: Plan, spec: RoleSpec, job: Job, seed: int, session: Session, repo
         metrics=session.metrics,
         total_steps=job.limits[0],
         run_dir=job.run_dir,
+        pipelined=True,
     )
     if spec.background:
         lower_priority()

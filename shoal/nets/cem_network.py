@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from shoal import transfer
 from shoal.api import EnvSpec, Tensors, observations
 from shoal.nets.box_network import BoxNetwork, Critic, perceptron
 from shoal.nets.outputs import Outputs, detached
@@ -79,7 +80,7 @@ class CEMNetwork(BoxNetwork):
     def draw(self, rows: int, generator: torch.Generator) -> Tensor:
         """The noise of so many searches, by a generator of the CPU."""
         shape = (self.search.iterations, rows, *self.noise.shape[2:])
-        return torch.randn(shape, generator=generator, device="cpu").to(self.noise.device)
+        return transfer.send(torch.randn(shape, generator=generator, device="cpu"), self.noise.device)
 
     def value(self, outputs: Tensor) -> Tensor:
         """Return the output of ``judge`` as a return."""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from shoal.api import Tensors, UsageError
-from shoal.ops import MOMENTS, merge_moments, moments
+from shoal.ops import MOMENTS, masked_moments, merge_moments, moments
 
 
 class RunningNorm(nn.Module):
@@ -41,6 +41,9 @@ class RunningNorm(nn.Module):
     def update(self, x: Tensor, mask: Tensor | None = None) -> None:
         """Take in x [..., *shape]; ``mask`` (bool [...]), where given, says which rows count. Data that are not
         finite change nothing: the learner skips them too."""
+        if mask is not None and x.device.type != "cpu":
+            self.merge(*masked_moments(x.reshape(-1, *self.shape), mask.reshape(-1)))
+            return
         rows = x.reshape(-1, *self.shape) if mask is None else x[mask]
         if len(rows):
             self.merge(*moments(rows))

@@ -9,6 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from shoal.ops import masked_mean
+
 SPREAD = (1e-4, 1e6)  # of the returns, least and largest (Hessel et al. 2019, appendix)
 STEP = 3e-4  # of the running moments (the same)
 
@@ -60,10 +62,16 @@ class PopArt(nn.Module):
 
     def _moments(self, returns: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and mean square with these returns."""
+        share = torch.clamp(1.0 / (self.count + 1.0), min=self.step)
+        if returns.device.type != "cpu":
+            counted = torch.where(mask, returns, 0.0).double()
+            taken = mask.any() & torch.isfinite(counted).all()
+            found = zip((self.mean, self.square), (counted, counted.square()), strict=True)
+            mean, square = (torch.where(taken, old.lerp(masked_mean(new, mask), share), old) for old, new in found)
+            return mean, square
         rows = returns[mask].double()
         if not len(rows) or not bool(torch.isfinite(rows).all()):
             return self.mean, self.square
-        share = torch.clamp(1.0 / (self.count + 1.0), min=self.step)
         return self.mean.lerp(rows.mean(), share), self.square.lerp(rows.square().mean(), share)
 
 

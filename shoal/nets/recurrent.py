@@ -8,6 +8,7 @@ from typing import Literal, cast
 import torch
 from torch import Tensor, nn
 
+from shoal import transfer
 from shoal.api import Tensors, UsageError
 from shoal.nets.init import orthogonal
 from shoal.nets.precision import full
@@ -59,7 +60,7 @@ class RecurrentCore(nn.Module):
         if self.rnn is None:
             return x, state
         length = x.shape[0]
-        starts = [0, *(first[1:].any(1).nonzero().flatten() + 1).tolist()]
+        starts = [0, *(transfer.on_host(first)[1:].any(1).nonzero().flatten() + 1).tolist()]
         pieces: list[Tensor] = []
         with full(x.device):
             x = x.float()

@@ -4,6 +4,7 @@ from shoal.fast.known import known_loss
 from shoal.ops.auxiliary import central_grid, pixel_change, reward_class
 from shoal.ops.cem import Best, cem
 from shoal.ops.evolution import ars_weights, centred_ranks, es_weights, weighted_noise
+from shoal.ops.gradient_norm import clip, excess, global_norm
 from shoal.ops.masks import draw_allowed, forbid, random_actions
 from shoal.ops.mixture import (
     categorical_mean,
@@ -12,7 +13,7 @@ from shoal.ops.mixture import (
     mixture_mean,
     mixture_sample,
 )
-from shoal.ops.moments import MOMENTS, merge_moments, moments
+from shoal.ops.moments import MOMENTS, masked_mean, masked_moments, masked_normalised, merge_moments, moments
 from shoal.ops.noise import scale_noise
 from shoal.ops.optim import SGD, AdaGrad, Adam, RMSProp
 from shoal.ops.rescaled import rescaled_n_step_targets
@@ -53,19 +54,25 @@ __all__ = [
     "cem",
     "central_grid",
     "centred_ranks",
+    "clip",
     "double_q_target",
     "draw_allowed",
     "dueling",
     "epsilon_ladder",
     "es_weights",
+    "excess",
     "explained_variance",
     "forbid",
     "gae",
+    "global_norm",
     "huber",
     "importance_weights",
     "known_loss",
     "lambda_returns",
     "linear",
+    "masked_mean",
+    "masked_moments",
+    "masked_normalised",
     "merge_moments",
     "mixture_cross_entropy",
     "mixture_log_prob",

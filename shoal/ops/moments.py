@@ -5,9 +5,35 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["MOMENTS", "merge_moments", "moments"]
+__all__ = ["MOMENTS", "masked_mean", "masked_moments", "masked_normalised", "merge_moments", "moments"]
 
 MOMENTS = ("mean", "var", "count")  # the names of what ``moments`` returns, wherever they are kept
+
+
+def masked_mean(x: Tensor, mask: Tensor) -> Tensor:
+    """Return the mean [] of what ``mask`` (bool [...]) counts of x [...]; nan where it counts nothing. It is worked out
+    without knowing how many those are, so that nobody waits for a GPU."""
+    return torch.where(mask, x, 0.0).sum() / mask.sum()
+
+
+def masked_moments(rows: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return ``moments(rows[mask])`` of rows [N, ...] and mask bool [N], likewise without a wait for a GPU."""
+    counts = mask.view(-1, *[1] * (rows.ndim - 1))
+    rows, count = torch.where(counts, rows.double(), 0.0), mask.sum().double()
+    mean = rows.sum(0) / count.clamp(min=1.0)
+    return mean, torch.where(counts, (rows - mean).square(), 0.0).sum(0) / count.clamp(min=1.0), count
+
+
+def masked_normalised(x: Tensor, mask: Tensor, epsilon: float = 1e-8) -> Tensor:
+    """Return ``(x - mean) / (std + epsilon)`` of x [...] with the mean and the standard deviation of what ``mask``
+    (bool [...]) counts; on a GPU, where nobody waits for it, 0 elsewhere. Zeros where it counts nothing."""
+    if x.device.type != "cpu":
+        mean, var, _ = masked_moments(x.reshape(-1), mask.reshape(-1))
+        return torch.where(mask, ((x - mean) / (var.sqrt() + epsilon)).to(x.dtype), 0.0)
+    if not mask.any():
+        return torch.zeros_like(x)
+    std, mean = torch.std_mean(x[mask], correction=0)
+    return (x - mean) / (std + epsilon)
 
 
 def moments(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:

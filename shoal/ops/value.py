@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from shoal.ops import check
+from shoal.ops.moments import masked_mean
 
 __all__ = [
     "categorical_cross_entropy",
@@ -43,6 +44,9 @@ def explained_variance(error: Tensor, target: Tensor, mask: Tensor) -> Tensor:
     Args: error: targets less values, target: float ``[...]``; mask: bool ``[...]``. Returns: ``[]``, nan where the
     targets are all the same, or none counts.
     """
+    if error.device.type != "cpu":
+        error, target = error - masked_mean(error, mask), target - masked_mean(target, mask)
+        return 1.0 - masked_mean(error.square(), mask) / masked_mean(target.square(), mask)
     error, target = error[mask], target[mask]
     return 1.0 - (error - error.mean()).square().mean() / (target - target.mean()).square().mean()
 
@@ -53,7 +57,8 @@ def discrete_policy(op: str, logits: Tensor, actions: Tensor) -> tuple[Tensor, T
     Args: op: whose arguments these are, for the message; logits: float ``[N, A]``; actions: int64 ``[N]``.
     Returns: two of ``[N]``. Raises: IndexError for an action that is none.
     """
-    if not bool(((actions >= 0) & (actions < logits.shape[-1])).all()):
+    on_cpu = logits.device.type == "cpu"  # a GPU raises an error of its own, without a wait
+    if on_cpu and not bool(((actions >= 0) & (actions < logits.shape[-1])).all()):
         raise IndexError(f"{op}: expected actions from 0 to A - 1, found another")
     logs = logits.log_softmax(-1)
     return select(logs, actions), -(logs.exp() * logs.clamp(min=-1e30)).sum(-1)

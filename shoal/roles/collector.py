@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
+from shoal import transfer
 from shoal.api import Agent, Arrays, Context, EnvBatch, ParamsReader, Spec, Tensors
 from shoal.roles.actor import ActorRole
 from shoal.types import State
@@ -17,12 +18,22 @@ class OwnParams:
 
     def __init__(self, params: Callable[[], Tensors]) -> None:
         self._params, self.version = params, 0
+        self._mirror: transfer.Mirror | None = None
 
     def ready(self) -> bool:
         return True
 
     def latest(self, newer_than: int = -1) -> tuple[int, Tensors] | None:
-        return (self.version, self._params()) if self.version > newer_than else None
+        return (self.version, self._here()) if self.version > newer_than else None
+
+    def _here(self) -> Tensors:
+        """Return the parameters, those of a GPU by one copy."""
+        params = self._params()
+        if transfer.streams(next(iter(params.values())).device) is None:
+            return params
+        self._mirror = self._mirror or transfer.Mirror(params)
+        self._mirror.begin(params)
+        return self._mirror.take()
 
     def newest(self) -> int:
         return self.version

@@ -109,6 +109,10 @@ class DeviceLearnerRole(LearnerRole):
 
     batches: DeviceRollouts
 
+    def _meanwhile(self) -> None:
+        """Publish only: the next trajectory is of the parameters after the update."""
+        self._flush()
+
     def state_dict(self) -> State:
         return {**super().state_dict(), "rollouts": self.batches.state_dict()}
 

@@ -23,6 +23,7 @@ from shoal.api import (
 )
 from shoal.roles.collector import Collector, OwnParams
 from shoal.roles.divergence import explain
+from shoal.roles.publication import Publication
 from shoal.types import State
 
 ROLLOUT_SLICES = 32  # parts of a rollout, between which a rank looks whether the others have finished theirs
@@ -57,7 +58,8 @@ class RankRole:
     ) -> None:  # fmt: skip
         self.ctx, self.learner, self.load = ctx, learner, load
         self.moments, self.gradients, self.progress = moments, gradients, progress
-        self.params, self.initial = params, initial
+        self.publication = None if params is None else Publication(params, late=False)
+        self.initial = initial
         self.sync_frac, self.min_fraction = sync_frac, min_fraction
         self.own = OwnParams(learner.params)
         self.collector = actor(self.own)
@@ -67,8 +69,8 @@ class RankRole:
         self._rollout: Tensors = {}  # that it learns from
 
     def start(self) -> None:
-        if self.params is not None:
-            self.params.publish(self.learner.params())
+        if self.publication is not None:
+            self.publication.begin(self.learner.params())
 
     def step(self) -> None:
         metrics = self.ctx.metrics
@@ -148,9 +150,9 @@ class RankRole:
     def _finish(self) -> None:
         metrics = self.ctx.metrics
         self.own.version += 1
-        if self.params is None:
+        if self.publication is None:
             return
         metrics.record_all(self.learner.report().metrics)
         metrics.enter("publish")
-        self.params.publish(self.learner.params())
+        self.publication.begin(self.learner.params())
         metrics.count("updates")

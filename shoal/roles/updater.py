@@ -19,6 +19,7 @@ from shoal.api import (
     Writer,
 )
 from shoal.roles.learner import LearnerRole
+from shoal.roles.publication import Publication
 from shoal.roles.server import GradientRole, ServerRole, Shard, published
 from shoal.types import State
 
@@ -99,17 +100,26 @@ class LabelledLearnerRole(LearnerRole):
         self, ctx: Context, learner: LaggingLearner, labelled: Reader, params: ParamsWriter, lagged: ParamsWriter
     ) -> None:
         super().__init__(ctx, learner, labelled, params)
-        self.lagged = lagged
+        self.lagged = Publication(lagged, late=self._pipelined)
+        self._labelled_at: list[int] = []  # gradient steps before the labels of the batch that came last
 
-    def _receive(self) -> Batch:
-        batch = super()._receive()
-        self.ctx.metrics.tally("label_age", (self.learner.step - batch.items.pop("step")).tolist())
+    def _get(self) -> Batch:
+        batch = super()._get()
+        self._labelled_at = batch.items.pop("step").tolist()
         return batch
+
+    def _tell(self, batch: Batch) -> None:
+        super()._tell(batch)
+        self.ctx.metrics.tally("label_age", [self.learner.step - at for at in self._labelled_at])
 
     def _publish(self) -> None:
         super()._publish()
         if (tensors := self.learner.lagged()) is not None:
-            self.lagged.publish(tensors)
+            self.lagged.begin(tensors)
+
+    def _flush(self) -> None:
+        super()._flush()
+        self.lagged.flush()
 
 
 class LabelledGradientRole(GradientRole):

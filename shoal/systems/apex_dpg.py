@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from shoal import transfer
 from shoal.api import Act, Arrays, Batch, Context, Learner, Tensors, Update, observations
 from shoal.learning.agent import NetworkAgent
 from shoal.learning.off_policy import OffPolicy, OffPolicyConfig
@@ -205,7 +206,7 @@ class DPG(OffPolicy):
         reward = batch.items["reward"]
         assert self.generator is not None
         drawn = self.returns.noise(len(reward), self.generator)
-        return batch._replace(items={**batch.items, **{k: v.to(reward.device) for k, v in drawn.items()}})
+        return batch._replace(items={**batch.items, **{k: transfer.send(v, reward.device) for k, v in drawn.items()}})
 
     def rows(self, items: Tensors) -> int:
         """Critic and policy each have a loss of every transition; by one encoder, from the same pass of it."""

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from shoal import transfer
 from shoal.api import Arrays, Batch, Context, Field, ShoalError, Spec, Tensors, Update, UsageError, spec_nbytes
 from shoal.learning.differentiate import differentiate, to_device
 from shoal.learning.ppo_learner import PPOLearner
@@ -148,17 +149,21 @@ class RankLearner(PPOLearner):
         batch = to_device(Batch(items), self.device)
         data = dict(self.algorithm.prepare(batch).items)
         valid = data["valid"]
-        out: Arrays = {"steps": np.array(int(valid.sum())), "advantage": moments(data["advantage"], valid)}
+        sums = {"advantage": moments(data["advantage"], valid)}
         for name in self._norms:
             seen = self.algorithm.returns if name == _REWARDS else batch.items[name][:-1]
-            out[f"norm/{name}"] = moments(seen, valid)
-        out["digest"] = np.array(self._digest() if self._checks() else 0)
+            sums[f"norm/{name}"] = moments(seen, valid)
+        if self._checks():
+            sums["digest"] = self._digest()
+        here = transfer.Download(list(sums.values())).take()
+        out: Arrays = {"digest": np.array(0), **{k: v.numpy() for k, v in zip(sums, here, strict=True)}}
+        out["steps"] = np.array(int(transfer.on_host(valid).sum()))
         self._pass = _Pass(*self.algorithm.laid_out(data))
         return out
 
     def begin(self, sums: Tensors) -> int:
         """Go on with the sums over all ranks; the environment steps of all their rollouts."""
-        if self._checks() and int(sums["digest"]) != self.ranks * self._digest():
+        if self._checks() and int(sums["digest"]) != self.ranks * int(self._digest()):
             raise ShoalError(f"the parameters of {self.ranks} ranks are not equal before update {self.step}")
         advantage = self._pass.data.pop("advantage")
         if self.rules.normalise_advantage:
@@ -180,17 +185,17 @@ class RankLearner(PPOLearner):
         items["weight"] = counted / counted.sum().clamp(min=1)
         self.optimiser.zero_grad(set_to_none=True)
         loss, _, update = differentiate(self.algorithm, Batch(items))
-        self._mean.write(out["gradient"])
+        value, update = self._mean.write(out["gradient"], loss, update)
         metrics = [float(v) for v in update.metrics.values()]
         if not now.epoch and not now.minibatch:
             now.ratio_error = metrics[-1]
-        out["metrics"][...] = [*metrics, loss, 0.0]
+        out["metrics"][...] = [*metrics, value, 0.0]
 
     def descend(self, means: Tensors) -> bool:
         """Step along the mean gradient of all ranks; whether the update is complete."""
         now = self._pass
         metrics = means["metrics"].clone()
-        norm = self.gradient_step.descend(float(metrics[len(METRICS)]), self._mean.take(means["gradient"]))
+        norm = self.gradient_step.descend(float(metrics[len(METRICS)]), *self._mean.take(means["gradient"]))
         if norm is None:
             now.skipped += 1
         else:
@@ -208,7 +213,7 @@ class RankLearner(PPOLearner):
             return False
         # Statistics change only between rollouts: acting and training see the same normalisation.
         for name, seen in now.seen.items():
-            self._norms[name].merge(*mean_variance(seen.to(self.device)))
+            self._norms[name].merge(*mean_variance(transfer.send(seen, self.device)))
         now.data = {}  # it may lie in the collector's memory, which the next rollout takes
         self.step += 1
         return True
@@ -235,18 +240,18 @@ class RankLearner(PPOLearner):
 
     def _shuffle(self) -> None:
         now = self._pass
-        now.order = now.rows[torch.randperm(len(now.rows), generator=self.rng).to(self.device)]
+        now.order = now.rows[transfer.send(torch.randperm(len(now.rows), generator=self.rng), self.device)]
         now.minibatch, now.kl = 0, 0.0
 
     def _checks(self) -> bool:
         return bool(self.rules.check_every) and self.step % self.rules.check_every == 0
 
-    def _digest(self) -> int:
-        """A number that two ranks share only if, but for a chance of 1 in billions, their parameters are equal."""
+    def _digest(self) -> Tensor:
+        """A number (int64 []) that two ranks share only if, but for 1 chance in 1e9, their parameters are equal."""
         with torch.no_grad():
             words = torch.cat([p.detach().flatten().view(torch.int32) for p in self.parameters]).long()
             places = torch.arange(1, len(words) + 1, device=words.device)
-            return int((words * (places * 2_654_435_761 % 1_000_003)).sum() % (1 << 40))
+            return (words * (places * 2_654_435_761 % 1_000_003)).sum() % (1 << 40)
 
 
 def moments_spec(nets: ActorCritic) -> Spec:
@@ -266,11 +271,16 @@ def gradient_spec(nets: ActorCritic) -> Spec:
     return {"gradient": Field((size,), axis=0), "metrics": Field((len(METRICS) + 2,), "float64", 0)}
 
 
-def moments(x: Tensor, mask: Tensor) -> np.ndarray:
+def moments(x: Tensor, mask: Tensor) -> Tensor:
     """[3, ...] (float64): count, sum and sum of squares of the rows of ``x`` where ``mask``. They add up over ranks."""
+    if x.device.type != "cpu":  # without knowing how many rows those are
+        counted = mask.reshape(*mask.shape, *[1] * (x.ndim - mask.ndim))
+        rows = torch.where(counted, x.double(), 0.0).flatten(0, mask.ndim - 1)
+        count = mask.sum().double().expand(rows.shape[1:])
+        return torch.stack((count, rows.sum(0), rows.square().sum(0)))
     rows = x[mask].double()
     count = torch.full(rows.shape[1:], float(len(rows)), dtype=torch.float64, device=rows.device)
-    return torch.stack((count, rows.sum(0), rows.square().sum(0))).cpu().numpy()
+    return torch.stack((count, rows.sum(0), rows.square().sum(0)))
 
 
 def mean_variance(sums: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -282,7 +292,7 @@ def mean_variance(sums: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 def normalised(advantage: Tensor, sums: Tensor) -> Tensor:
     """``(A - mu) / sqrt(var + 1e-5)`` with the moments of all ranks (habitat-baselines, ``ddppo.py``); float32."""
-    mean, variance, _ = mean_variance(sums.to(advantage.device))
+    mean, variance, _ = mean_variance(transfer.send(sums, advantage.device))
     return ((advantage - mean) * (variance + 1e-5).rsqrt()).float()
 
 

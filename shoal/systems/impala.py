@@ -12,6 +12,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from shoal import transfer
 from shoal.api import Batch, Context, Learner, Spec, Tensors, Update, UsageError, spec_nbytes
 from shoal.learning.actor_critic import ActorCriticAgent, ActorCriticConfig, boundaries
 from shoal.learning.algorithm import Algorithm
@@ -185,16 +186,18 @@ class TrajectoryReplay:
             self.kept = {k: _room(k, v, self.capacity) for k, v in items.items()}
         count = next(v.shape[column_axis(k)] for k, v in items.items())
         fresh = torch.arange(self.next, self.next + count) % self.capacity
+        device = next(iter(items.values())).device
+        places = transfer.send(fresh, device)
         for k, v in items.items():
-            self.kept[k].index_copy_(column_axis(k), fresh.to(v.device), v)
+            self.kept[k].index_copy_(column_axis(k), places, v)
         self.next = (self.next + count) % self.capacity
         self.size = min(self.size + count, self.capacity)
         drawn = torch.randint(self.size, (round(self.ratio * count),), generator=self.random)
         columns = torch.cat([fresh, drawn])
-        mixed = {k: v.index_select(column_axis(k), columns.to(v.device)) for k, v in self.kept.items()}
+        columns = transfer.send(columns, device)
+        mixed = {k: v.index_select(column_axis(k), columns) for k, v in self.kept.items()}
         if self.stack > 1:
             mixed["obs"] = stacks_of(mixed["obs"], mixed["first"])
-        device = next(iter(mixed.values())).device
         mixed["fresh"] = (torch.arange(len(columns), device=device) < count)[None]
         return batch._replace(items=mixed, versions=())
 
@@ -218,6 +221,12 @@ def stacks_of(frames: Tensor, first: Tensor) -> Tensor:
     steps = len(first)
     older = len(frames) - steps
     out = torch.stack([frames[k : k + steps] for k in range(older + 1)], 2)
+    if first.device.type != "cpu":  # by operations that need not know where
+        row = torch.arange(steps, device=first.device)[:, None]
+        since = row - torch.where(first & (row > 0), row, -older).cummax(0).values  # of the episode, or more
+        for place in range(older):
+            out[:, :, place].masked_fill_((since < older - place).view(*since.shape, *[1] * (out.ndim - 3)), 0)
+        return out
     for t, column in first[1:].nonzero().tolist():  # few; the first stack was stored with its own blanks
         for age in range(min(older, steps - 1 - t)):
             out[t + 1 + age, column, : older - age] = 0

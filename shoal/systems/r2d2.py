@@ -14,14 +14,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from shoal import fast
+from shoal import fast, transfer
 from shoal.api import Act, Arrays, Batch, Context, Learner, Spec, Tensors, Update, UsageError, observations
 from shoal.fast import sequence_td as compiled
 from shoal.learning.agent import NetworkAgent
 from shoal.learning.off_policy import OffPolicy, QLearningConfig
 from shoal.nets.recurrent_q_network import RecurrentQNetwork
 from shoal.nets.rowwise import Draws, Rowwise
-from shoal.ops import check, random_actions
+from shoal.ops import check, masked_mean, random_actions
 from shoal.ops.rescaled import rescaled_n_step_targets
 from shoal.ops.sampling import sequence_priority
 from shoal.ops.value import huber, select, signed_hyperbolic_inverse
@@ -243,8 +243,9 @@ class RecurrentQLearning(OffPolicy):
             q, _ = self.nets.step(obs, items["first"][begin + row], state)
             moved = (values[row] - q).nan_to_num(0.0)  # of actions that are forbidden there is no value
             distance = torch.linalg.vector_norm(moved, dim=-1) / largest
-            if (real := valid[row]).any():
-                out[f"delta_q_{name}"] = distance[real].mean()
+            if transfer.on_host(real := valid[row]).any():
+                on_cpu = real.device.type == "cpu"
+                out[f"delta_q_{name}"] = distance[real].mean() if on_cpu else masked_mean(distance, real)
         return out
 
 

@@ -12,14 +12,14 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from shoal import fast
+from shoal import fast, transfer
 from shoal.api import Batch, Context, Learner, Tensors, Update, UsageError, observations, spec_nbytes
 from shoal.fast import ppo as compiled
 from shoal.learning.actor_critic import ActorCriticAgent, ActorCriticConfig, boundaries
 from shoal.learning.algorithm import Algorithm, Minibatches
 from shoal.nets.actor_critic import ActorCritic, PolicyValue
 from shoal.nets.recurrent import column_axis, start_state
-from shoal.ops import check, explained_variance, gae
+from shoal.ops import check, explained_variance, gae, masked_normalised
 from shoal.ops.value import discrete_policy
 from shoal.program import Program
 from shoal.settings.ranges import Count, Envs, Fraction, NonNegative, Positive, Repeats
@@ -209,15 +209,16 @@ class PPO(Algorithm):
     def learn(self, batch: Batch, minibatches: Minibatches) -> Update:
         """Learn from trajectories [T + 1, B, ...] in ``epochs`` passes of so many minibatches."""
         data = self.prepare(batch).items
-        explained = explained_variance(data["advantage"], data["target"], data["valid"])
-        if data["valid"].any():  # else nothing but steps between two episodes: there is nothing to learn from
+        explained = transfer.Download([explained_variance(data["advantage"], data["target"], data["valid"])])
+        if transfer.on_host(data["valid"]).any():  # else all steps lie between episodes: nothing to learn from
             self._passes(*self.laid_out(data), minibatches)
         # Statistics change only between batches: acting and training see the same normalisation.
         self.nets.update_statistics(batch.items)
         metrics = minibatches.summary()
         if "ratio_error" in metrics:  # of the first minibatch: later ones should differ
             metrics["ratio_error"] = float(minibatches.reported("ratio_error")[0].max())
-        return Update({**metrics, **({"explained_variance": explained} if math.isfinite(explained) else {})})
+        (share,) = explained.take()
+        return Update({**metrics, **({"explained_variance": share} if math.isfinite(share) else {})})
 
     @torch.no_grad()
     def prepare(self, batch: Batch) -> Batch:
@@ -244,8 +245,8 @@ class PPO(Algorithm):
         trajectories [T, B, ...] by their columns, otherwise steps [T * B, ...] by those that are valid."""
         if self.nets.core.kind != "none":
             return data, torch.arange(data["value"].shape[1], device=data["value"].device)
-        rows = data["valid"].flatten().nonzero().squeeze(1)
-        return {k: v.flatten(0, 1) for k, v in data.items()}, rows
+        rows = transfer.on_host(data["valid"]).flatten().nonzero().squeeze(1)
+        return {k: v.flatten(0, 1) for k, v in data.items()}, transfer.send(rows, data["value"].device)
 
     def _passes(self, data: Tensors, rows: Tensor, minibatches: Minibatches) -> None:
         advantage, cfg = data.pop("advantage"), self.cfg
@@ -293,13 +294,9 @@ def weigh_rows(items: Tensors, advantage: Tensor, rows: Tensor) -> None:
 
 def weigh_columns(items: Tensors, advantage: Tensor, columns: Tensor) -> None:
     """Do the same for a minibatch of trajectories, whose steps count where ``valid``."""
-    part, counted = advantage[:, columns], items["valid"][:, columns]
-    if not counted.any():
-        items["normalised_advantage"][:, columns] = items["weight"][:, columns] = 0.0
-        return
-    std, centre = torch.std_mean(part[counted], correction=0)
-    items["normalised_advantage"][:, columns] = (part - centre) / (std + 1e-8)
-    items["weight"][:, columns] = counted / counted.sum()
+    counted = items["valid"][:, columns]
+    items["normalised_advantage"][:, columns] = masked_normalised(advantage[:, columns], counted)
+    items["weight"][:, columns] = counted / counted.sum().clamp(min=1)
 
 
 def network(cfg: Config, device: str = "cpu") -> ActorCritic:

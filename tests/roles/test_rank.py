@@ -162,7 +162,9 @@ def test_ranks_are_compared_by_the_rollouts_they_have_ended() -> None:
 def test_an_update_is_puts_and_gets_in_turn() -> None:
     role = rank(Board(0, 0))
     role.start()
-    assert role.params.version == 1 and float(role.params.published[-1]["scale"]) == 1.0
+    assert role.publication is not None
+    params: Any = role.publication.writer
+    assert params.version == 1 and float(params.published[-1]["scale"]) == 1.0
     rollout(role)
     assert role.loaded == [5.0] and role.begun, "all begin with the parameters of rank 0"
     steps = float(role._rollout["valid"].sum())
@@ -170,10 +172,10 @@ def test_an_update_is_puts_and_gets_in_turn() -> None:
     role.step()
     assert not role.moments.pending and role.gradients.puts[-1]["gradient"].tolist() == [0.0]
     role.step()
-    assert role.gradients.puts[-1]["gradient"].tolist() == [1.0] and role.params.version == 1
+    assert role.gradients.puts[-1]["gradient"].tolist() == [1.0] and params.version == 1
     role.step()
-    assert not role.gradients.pending and role.params.version == 2 and role.own.version == 1
-    assert float(role.params.published[-1]["scale"]) == 2.0
+    assert not role.gradients.pending and params.version == 2 and role.own.version == 1
+    assert float(params.published[-1]["scale"]) == 2.0
     assert [what for what, _ in role.learner.seen] == ["moments", "begin", "descend", "descend"]
     assert role.learner.seen[1] == ("begin", [steps]) and role.learner.seen[3] == ("descend", [1.0])
     told = role.ctx.metrics.drain()

@@ -28,6 +28,9 @@ OPTIMISERS: dict[str, dict[str, Any]] = {
     "adagrad": {},
     "sgd": dict(momentum=0.5, weight_decay=1e-3),
 }
+# The observations of r2d3's demonstrations are in the thousands: some gradients are as small as their rounding, and
+# Adam would make steps of full size of them
+SCALED: dict[str, dict[str, Any]] = {"r2d3": dict(optimiser="sgd")}
 IMAGES: dict[str, tuple[str, dict[str, Any]]] = {
     "impala, shallow": ("impala", dict(torso="impala-shallow")),
     "impala, deep, lstm": ("impala", dict(torso="impala-deep", core="lstm", core_size=8)),
@@ -64,20 +67,26 @@ def learned(system: str, device: str, **fields: Any) -> tuple[Tensors, Tensors]:
 
 def assert_learns_the_same(system: str, tolerance: float = RTOL, **fields: Any) -> None:
     """From the same start the parameters move by the same, up to ``tolerance`` of the largest change of the tensor."""
-    (start, here), (same, there) = learned(system, "cpu", **fields), learned(system, DEVICE, **fields)
+    assert_moved_alike(learned(system, "cpu", **fields), learned(system, DEVICE, **fields), UPDATES, tolerance)
+
+
+def assert_moved_alike(
+    ours: tuple[Tensors, Tensors], theirs: tuple[Tensors, Tensors], updates: int, tolerance: float = RTOL
+) -> None:
+    (start, here), (same, there) = ours, theirs
     assert here.keys() == there.keys() and any(not torch.equal(start[k], here[k]) for k in here)
     for name, value in here.items():
         assert torch.equal(start[name], same[name]), f"{name} begins with other numbers"
         change = (value - start[name]).abs().max()
         error = (there[name] - value).abs().max()
-        rounding = torch.finfo(torch.float32).eps * UPDATES * value.abs().max()
+        rounding = torch.finfo(torch.float32).eps * updates * value.abs().max()
         assert error <= tolerance * change + rounding, f"{name}: off by {error:.3g} of a change by {change:.3g}"
 
 
 @pytest.mark.parametrize("case", LEARNERS)
 def test_a_system_learns_on_the_device_what_it_learns_on_the_cpu(case: str) -> None:
     system, fields = CASES[case]
-    assert_learns_the_same(system, **fields)
+    assert_learns_the_same(system, **fields, **SCALED.get(system, {}))
 
 
 @pytest.mark.parametrize("optimiser", OPTIMISERS)

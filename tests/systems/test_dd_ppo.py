@@ -123,7 +123,7 @@ def test_moments_are_those_of_all_ranks() -> None:
     """ddppo.md 4.3: the mean of variances would give 1."""
     mask = torch.ones(2, dtype=torch.bool)
     ranks = [torch.tensor([1.0, 3.0]), torch.tensor([5.0, 7.0])]
-    sums = torch.from_numpy(sum(moments(x, mask) for x in ranks))
+    sums = torch.stack([moments(x, mask) for x in ranks]).sum(0)
     mean, variance, count = mean_variance(sums)
     assert (float(mean), float(variance), float(count)) == (4.0, 5.0, 4.0)
     torch.testing.assert_close(normalised(ranks[0], sums), torch.tensor([-3.0, -1.0]) / (5.0 + 1e-5) ** 0.5)

@@ -286,7 +286,7 @@ def test_an_update_outside_of_autograd_is_the_one_within(fields: dict[str, Any],
             algorithm.nets.by_hand = algorithm.target.by_hand = None
         assert (algorithm.nets.by_hand is not None) == by_hand
         loss, _, update = differentiate(algorithm, algorithm.prepare(batch))
-        found[by_hand] = [torch.tensor(loss), update.priorities, *(p.grad for p in algorithm.nets.parameters())]
+        found[by_hand] = [loss, update.priorities, *(p.grad for p in algorithm.nets.parameters())]
     assert batch.items["first"].any() and len(found[True]) > 8
     for mine, other in zip(found[True], found[False], strict=True):
         torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-5)

@@ -74,7 +74,7 @@ def test_one_number_without_noise_is_learned_as_dqn_learns_it(clip: float | None
     copied(noisy.target, other.target)  # type: ignore[arg-type]
     value, _, update = differentiate(noisy, noisy.prepare(batch()))
     expected, _, wanted = differentiate(other, other.prepare(batch()))
-    assert value == pytest.approx(expected, rel=1e-5)
+    assert float(value) == pytest.approx(float(expected), rel=1e-5)
     torch.testing.assert_close(update.priorities, wanted.priorities)
     for name in ("q_mean", "td_error"):
         assert float(update.metrics[name]) == pytest.approx(float(wanted.metrics[name]), rel=1e-5)
@@ -207,7 +207,7 @@ def test_a_part_of_a_batch_has_all_of_its_noise() -> None:
         for p, total in zip(made.nets.parameters(), sums, strict=True):
             assert p.grad is not None
             total += p.grad
-    assert sum(part[0] for part in parts) == pytest.approx(value, rel=1e-5)
+    assert sum(float(part[0]) for part in parts) == pytest.approx(float(value), rel=1e-5)
     torch.testing.assert_close(torch.cat([part[2].priorities for part in parts]), update.priorities)
     torch.testing.assert_close(sums, grads, rtol=1e-4, atol=1e-6)
 

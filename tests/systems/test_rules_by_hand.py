@@ -17,7 +17,7 @@ from torch import nn
 
 from shoal import linear
 from shoal.api import MASK, Batch, Diverged, Update
-from shoal.learning.gradient_step import GradientStep, clip, excess, skipped
+from shoal.learning.gradient_step import GradientStep, skipped
 from shoal.learning.learner import SGDLearner, averaged
 from shoal.learning.off_policy import OffPolicy
 from shoal.learning.optimiser import OptimiserConfig, make_optimiser
@@ -25,7 +25,7 @@ from shoal.learning.parameter_server import OutlierFilter, RemoteLearner
 from shoal.learning.segment_learner import SegmentLearner
 from shoal.learning.synchronised_learner import MeanGradient
 from shoal.nets.dpg_network import Returns
-from shoal.ops import SGD
+from shoal.ops import SGD, clip, excess, global_norm
 from shoal.systems import apex_dpg, es, load
 from shoal.systems.apex_dpg import DPG
 from shoal.systems.async_sarsa import OneStepSarsa
@@ -69,19 +69,24 @@ def stepping(
     return GradientStep(SGD([parameter], rate, 0.0), most, steps), parameter
 
 
+def descended(step: GradientStep, value: float) -> float | None:
+    grads = [p.grad for p in step.parameters if p.grad is not None]
+    return step.descend(value, grads, global_norm(grads))
+
+
 def test_a_step_that_is_not_finite_moves_nothing_and_patience_is_ten_updates_of_several_steps() -> None:
     step, parameter = stepping([1.0, 2.0], steps=3)
     beats: list[int] = []
     step.beat = lambda: beats.append(1)
     parameter.grad = torch.tensor([math.nan, 0.0])
     for _ in range(29):
-        assert step.descend(1.0) is None
+        assert descended(step, 1.0) is None
     assert parameter.tolist() == [1.0, 2.0] and step.skipped == 29 == len(beats)
     with pytest.raises(Diverged):
-        step.descend(1.0)
+        descended(step, 1.0)
     step.skipped = 29
     parameter.grad = torch.tensor([3.0, 4.0])
-    assert step.descend(1.0) == pytest.approx(5.0) and step.skipped == 0
+    assert descended(step, 1.0) == pytest.approx(5.0) and step.skipped == 0
     assert parameter.tolist() == pytest.approx([0.7, 1.6])
 
 
@@ -90,7 +95,7 @@ def test_learning_rate_and_clip_follow_their_schedules() -> None:
     assert step.scheduled and step.max_norm == 4.0 and step.optimiser.param_groups[0]["lr"] == 1.0
     assert step.at(0.5) == {"max_grad_norm": 3.0}
     parameter.grad = torch.tensor([6.0])
-    assert step.descend(0.0) == 6.0 and parameter.item() == pytest.approx(-0.5 * 3.0, rel=1e-5)
+    assert descended(step, 0.0) == 6.0 and parameter.item() == pytest.approx(-0.5 * 3.0, rel=1e-5)
     plain, _ = stepping([0.0], 0.1, 1.0)
     assert not plain.scheduled and plain.at(0.5) == {} and plain.max_norm == 1.0
 
@@ -133,9 +138,10 @@ def test_a_mean_gradient_is_written_and_taken_in_the_order_of_the_parameters() -
     parameters = [nn.Parameter(torch.zeros(2, 2)), nn.Parameter(torch.zeros(3)), nn.Parameter(torch.zeros(1))]
     parameters[0].grad, parameters[2].grad = torch.arange(4.0).view(2, 2), torch.tensor([9.0])
     out, mean = np.full(8, 7.0, np.float32), MeanGradient(list(parameters), torch.device("cpu"))
-    mean.write(out)
+    assert mean.write(out, torch.tensor(2.5), Update({})) == (2.5, Update({}))
     assert out.tolist() == [0, 1, 2, 3, 0, 0, 0, 9]
-    assert mean.take(torch.arange(10.0, 18.0)).tolist() == list(range(10, 18))
+    (taken,), norm = mean.take(torch.arange(10.0, 18.0))
+    assert taken.tolist() == list(range(10, 18)) and norm == pytest.approx(math.hypot(*range(10, 18)))
     assert [p.grad.flatten().tolist() for p in parameters] == [[10, 11, 12, 13], [14, 15, 16], [17]]  # type: ignore[union-attr]
 
 
@@ -346,16 +352,16 @@ def test_moments_mean_variance_and_normalisation_are_numpys() -> None:
     x, mask = rng.normal(3.0, 2.0, size=(6, 4, 2)), rng.random((6, 4)) < 0.7
     found = moments(torch.from_numpy(x), torch.from_numpy(mask))
     np.testing.assert_allclose(found, [np.full(2, mask.sum()), x[mask].sum(0), (x[mask] ** 2).sum(0)])
-    mean, variance, count = mean_variance(torch.from_numpy(found))
+    mean, variance, count = mean_variance(found)
     np.testing.assert_allclose(mean, x[mask].mean(0))
     np.testing.assert_allclose(variance, x[mask].var(0), rtol=1e-9)
     assert count == mask.sum()
     one = torch.from_numpy(x[..., 0])
-    sums = torch.from_numpy(moments(one, torch.from_numpy(mask)))
+    sums = moments(one, torch.from_numpy(mask))
     expected = (x[..., 0] - x[mask][:, 0].mean()) / np.sqrt(x[mask][:, 0].var() + 1e-5)
     np.testing.assert_allclose(normalised(one, sums), expected, rtol=1e-5, atol=1e-6)
     near = torch.tensor([[1e-3, -1e-3]])
-    sums = torch.from_numpy(moments(near, torch.ones(1, 2, dtype=torch.bool)))
+    sums = moments(near, torch.ones(1, 2, dtype=torch.bool))
     np.testing.assert_allclose(normalised(near, sums), near / np.sqrt(1e-6 + 1e-5), rtol=1e-4)
     nothing = mean_variance(torch.zeros(3))
     assert [float(v) for v in nothing] == [0.0, 0.0, 0.0]

@@ -76,7 +76,7 @@ def gradient(algorithm: Algorithm, batch: Batch) -> tuple[float, Tensors]:
         assert joined.numel() == sum(g.numel() for g in grads.values())
         torch.testing.assert_close(torch.linalg.vector_norm(joined), torch.linalg.vector_norm(
             torch.cat([g.flatten() for g in grads.values()])))  # fmt: skip
-    return loss, grads
+    return loss.item(), grads
 
 
 @pytest.mark.parametrize("extra", [decay, pass_again])

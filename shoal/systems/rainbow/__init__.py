@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from shoal import transfer
 from shoal.api import MASK, Arrays, Batch, Context, Learner, Tensors, Update, UsageError, observations
 from shoal.learning.off_policy import QLearningConfig
 from shoal.nets.q_network import NOISE, QNetwork, ReturnNetwork
@@ -154,7 +155,9 @@ class DistributionalQLearning(QLearning):
         batch = super().prepare(batch)
         count, device = self.nets.head.normals, batch.items["reward"].device
         if count:
-            drawn = scale_noise(torch.from_numpy(self.rng.standard_normal((3, count), np.float32))).to(device)
+            drawn = transfer.send(
+                scale_noise(torch.from_numpy(self.rng.standard_normal((3, count), np.float32))), device
+            )
             batch.items.update(zip((NOISE + "online", NOISE + "selector", NOISE + "target"), drawn, strict=True))
         return batch
 
@@ -184,7 +187,7 @@ class DistributionalQLearning(QLearning):
         else:
             gradient = outputs.new_zeros(outputs.shape)
             gradient.flatten(0, 1).index_copy_(0, taken, terms.gradient * items["weight"].unsqueeze(-1))
-            loss = known_loss(outputs, float(terms.loss.dot(items["weight"])), gradient)
+            loss = known_loss(outputs, terms.loss.dot(items["weight"]), gradient)
         metrics = {}
         if self.reports():
             value = returns.mean(now.detach())
