@@ -13,7 +13,7 @@ from shoal.planning.costs import Costs
 from shoal.planning.gpu import on_gpu
 from shoal.planning.rehearsal import shortened
 from shoal.program import Program
-from shoal.simulation import Behaviour, Figures, Machine, simulate
+from shoal.simulation import Behaviour, Figures, Machine, steady
 from shoal.simulation.placement import memory, place
 from shoal.types import Values
 
@@ -86,7 +86,7 @@ class Planner:
         machine = self.machine.repeated(point.nodes) if point.nodes > 1 else self.machine
         seconds = duration(program, behaviours, machine)
         found = [
-            simulate(program, behaviours, machine, seconds=seconds, warm_up=WARM * seconds, seed=self.seed + k)
+            steady(program, behaviours, machine, seconds=seconds, warm_up=WARM * seconds, seed=self.seed + k)
             for k in range(self.seeds)
         ]
         found.sort(key=lambda f: f.steps)

@@ -9,4 +9,4 @@ from shoal.simulation.behaviour import (
 )
 from shoal.simulation.figures import Figures as Figures
 from shoal.simulation.machine import Machine as Machine, Node as Node
-from shoal.simulation.simulator import simulate as simulate
+from shoal.simulation.simulator import simulate as simulate, steady as steady

@@ -10,7 +10,7 @@ import pytest
 
 from shoal.api import Field
 from shoal.program import Channel, Program
-from shoal.simulation import Behaviour, Behaviours, Machine, Node, Op, Step, Times, simulate
+from shoal.simulation import Behaviour, Behaviours, Machine, Node, Op, Step, Times, simulate, steady
 from shoal.simulation.behaviour import work
 from shoal.simulation.processors import Processors
 
@@ -42,6 +42,35 @@ def sender(service: Times) -> list[Behaviour]:
 
 def receiver(service: Times) -> list[Behaviour]:
     return role(Op("get", "inp"), work(service), name="served")
+
+
+def test_what_is_measured_is_what_goes_on_once_queues_are_full() -> None:
+    """A thousand slots are filled at a hundred a second, and then one a second is served."""
+    p = line(1_000)
+    behaviours: Behaviours = {
+        "writer": [Behaviour((Step((work(0.01), Op("reserve", "out"), Op("commit", "out")), {"env_steps": 1.0}),))],
+        "reader": receiver(Times((1.0,))),
+    }
+    at_once = simulate(p, behaviours, Machine.here(2), seconds=2)
+    assert at_once.steps == pytest.approx(100, rel=CLOSE)
+    found = steady(p, behaviours, Machine.here(2), seconds=2)
+    assert found.steps == pytest.approx(1.0, rel=0.1) and found.seconds > 10
+
+
+def test_a_window_in_which_nothing_ends_is_too_short() -> None:
+    behaviours: Behaviours = {
+        "writer": [Behaviour((Step((work(10.0), Op("reserve", "out"), Op("commit", "out")), {"env_steps": 1.0}),))],
+        "reader": receiver(Times((0.1,))),
+    }
+    assert steady(line(2), behaviours, Machine.here(2), seconds=2).steps > 0
+
+
+def test_a_program_that_makes_no_steps_is_steady_in_its_updates() -> None:
+    behaviours: Behaviours = {
+        "writer": sender(Times((0.1,))), "reader": role(Op("get", "inp"), work(Times((0.05,))), name="updates")
+    }  # fmt: skip
+    found = steady(line(2), behaviours, Machine.here(2), seconds=5)
+    assert found.seconds == 5 and found.updates == pytest.approx(10, rel=0.1)
 
 
 def test_a_poisson_stream_to_a_constant_server_waits_as_pollaczek_and_khinchine_say() -> None:
