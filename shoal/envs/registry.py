@@ -117,15 +117,15 @@ def find(env: str, options: EnvOptions) -> Found:
         loaded = own_code.load(module, f"environment {env!r}", kind="env")
         if hasattr(loaded, name):
             return _factory(env, getattr(loaded, name), options)
+        asked: list[str] = []
         if name not in gym.registry and callable(register := getattr(loaded, "register_envs", None)):
             with constructing(env):
-                _register(register)
+                asked = _register(register)
         if name not in gym.registry:
             if old := of_old_gym(name):
                 raise UsageError(old)
-            raise UsageError(
-                f"module {module!r} has no {name!r}{did_you_mean(name, [*offered(loaded), *ids_of(loaded.__name__)])}"
-            )
+            near = did_you_mean(name, [*offered(loaded), *ids_of(loaded.__name__), *asked])
+            raise UsageError(f"module {module!r} has no {name!r}{near}")
         env = name
     if env.endswith(".py"):
         raise UsageError(f"environment {env!r} is a file: say which of its classes or functions, as in {env}:NAME")
@@ -273,9 +273,11 @@ def _current(env: str) -> EnvSpec:
 
 
 @functools.cache
-def _register(register: Callable[[], object]) -> None:
-    """Let a package that does not register its environments when it is imported register them, once."""
+def _register(register: Callable[[], object]) -> list[str]:
+    """Let a package that does not register its environments when it is imported register them, once; returns which."""
+    before = {*gym.registry}
     register()
+    return [name for name in gym.registry if name not in before]
 
 
 def import_package(package: str) -> bool:

@@ -203,7 +203,7 @@ def test_minibatches_and_compilations_are_signs_of_life() -> None:
     context = api.Context("learner", 0, 1, 0, 0, recorder)
     LearnerRole(context, SimpleNamespace(gradient_step=step), None, None)  # type: ignore[arg-type]
     for _ in range(3):
-        step.descend(1.0, torch.ones(1))
+        step.descend(1.0, [torch.ones(1)], 1.0)
     assert shown == ["learn"] * 3
     jit.on_compile(recorder.beat)
     assert numba.njit(lambda x: x + 1)(1) == 2
