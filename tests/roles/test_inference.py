@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -12,6 +14,7 @@ from devices import DEVICE
 from fakes import Params, ScriptedEnvs, SummingAgent, Writer, context
 from tolerance import rounding
 
+import shoal
 from shoal.api import ShoalError, UsageError
 from shoal.envs import make
 from shoal.local.pace import Pace
@@ -183,39 +186,82 @@ def test_two_groups_of_an_actors_environments_are_acted_for_as_two_actors_of_hal
 
 def test_a_new_life_of_an_actor_begins_all_its_groups_at_whatever_answer_the_last_one_had_asked_for() -> None:
     """Also where one group had ended its part of an unroll, and had no question under way."""
-    env = ScriptedEnvs(SCRIPT)
-    spec = unroll_spec(env.spec, 5, 2 * len(SCRIPT), {"value": ((), "float32")}, {"sum": (1,)})
-    wires, params = Wires(env.spec, spec, 2 * len(SCRIPT), 1, 2), Params()
-    params.publish({"scale": torch.tensor(2.0)})
-    server = InferenceRole(
-        context("inference"), lambda whose: SummingAgent(), wires.reading, wires.answering, params, wires.spec, groups=2
-    )
-
-    def actor(seed: int) -> Any:
-        envs = [ScriptedEnvs(SCRIPT), ScriptedEnvs(SCRIPT)]
-        return ServedActorRole(
-            context("actor", seed=seed),
-            envs,
-            wires.asking[0],
-            wires.hearing[0],
-            Writer(spec),
-            spec,  # type: ignore[arg-type]
-        )
-
-    before, after, fresh = actor(11), actor(21), actor(31)
+    made = TwoGroups()
+    before, after, fresh = made.actor(11), made.actor(21), made.actor(31)
     before.start()
     while not before.groups[0].done:
-        while not server.would_wait():
-            server.step()
+        pump(made.server, unrolls=0)
         before.step()
     assert not before.groups[1].done, "the last answer of the unroll is under way"
-    while not server.would_wait():
-        server.step()
+    pump(made.server, unrolls=0)
     after.load_state_dict(before.state_dict())
-    pump(server, after, unrolls=2)
+    pump(made.server, after, unrolls=2)
     fresh.start()
-    pump(server, fresh, unrolls=2)
+    pump(made.server, fresh, unrolls=2)
     same(after.out.items, fresh.out.items)
+
+
+class TwoGroups:
+    """An actor with two groups, and its server."""
+
+    def __init__(self) -> None:
+        env = ScriptedEnvs(SCRIPT)
+        self.spec = unroll_spec(env.spec, 5, 2 * len(SCRIPT), {"value": ((), "float32")}, {"sum": (1,)})
+        self.wires, self.params = Wires(env.spec, self.spec, 2 * len(SCRIPT), 1, 2), Params()
+        self.params.publish({"scale": torch.tensor(2.0)})
+        self.server = InferenceRole(
+            context("inference"), lambda whose: SummingAgent(), self.wires.reading, self.wires.answering, self.params,
+            self.wires.spec, groups=2,
+        )  # fmt: skip
+
+    def actor(self, seed: int) -> Any:
+        envs = [ScriptedEnvs(SCRIPT), ScriptedEnvs(SCRIPT)]
+        asking, hearing = self.wires.asking[0], self.wires.hearing[0]
+        return ServedActorRole(context("actor", seed=seed), envs, asking, hearing, Writer(self.spec), self.spec)  # type: ignore[arg-type]
+
+
+def test_answers_to_an_earlier_life_are_told_apart_where_both_lives_are_at_their_first_question() -> None:
+    made = TwoGroups()
+    made.actor(11).start()
+    pump(made.server, unrolls=0)
+    after, fresh = made.actor(21), made.actor(31)
+    after.load_state_dict({})
+    pump(made.server, after, unrolls=2)
+    fresh.start()
+    pump(made.server, fresh, unrolls=2)
+    same(after.out.items, fresh.out.items)
+
+
+def test_an_unroll_of_two_groups_has_the_older_version_and_counts_the_steps_of_both() -> None:
+    made = TwoGroups()
+    role = made.actor(11)
+    role.start()
+    made.server.step()
+    made.params.publish({"scale": torch.tensor(3.0)})
+    pump(made.server, role, unrolls=1)
+    assert [group.versions[0] for group in role.groups] != [1, 1] and role.out.versions == [1]
+    valid = int(role.out.items[0]["valid"].sum())
+    assert role.ctx.metrics.totals["env_steps"] == valid
+    assert role.ctx.metrics.totals["actions"] == 5 * 2 * len(SCRIPT)
+    told: list[int] = []
+    role.questions.put = lambda items: told.append(int(items[ABOUT][5]))
+    role.groups[0].begin()
+    assert told == [5 * len(SCRIPT)], "the actions of one group"
+
+
+def test_the_agent_of_a_group_explores_for_as_many_environments_as_the_group_has(tmp_path: Path) -> None:
+    run = shoal.train(
+        "apex-dqn", env="CartPole-v1", preset="none", runtime="serial", actors=1, envs=4, unroll=8, hidden=(8,),
+        inference="server", double_buffer="on", steps=200, min_replay=32, batch=8, run_dir=tmp_path / "r", quiet=True,
+    )  # fmt: skip
+    assert run.report.steps >= 200
+
+
+def test_whole_games_stay_in_one_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = load("impala").Config
+    monkeypatch.setattr(config, "env_spec", lambda cfg: SimpleNamespace(agents=2))
+    made = {envs: config(inference="server", envs=envs, double_buffer="auto", device="cuda") for envs in (2, 4, 6, 8)}
+    assert {envs: cfg.env_groups() for envs, cfg in made.items()} == {2: 1, 4: 2, 6: 1, 8: 2}
 
 
 @pytest.mark.parametrize(
