@@ -226,6 +226,9 @@ def test_answers_to_an_earlier_life_are_told_apart_where_both_lives_are_at_their
     pump(made.server, unrolls=0)
     after, fresh = made.actor(21), made.actor(31)
     after.load_state_dict({})
+    after.step()
+    after.step()
+    assert [(group.number, group.t) for group in after.groups] == [(0, 0), (0, 0)], "both answers were to the last life"
     pump(made.server, after, unrolls=2)
     fresh.start()
     pump(made.server, fresh, unrolls=2)
