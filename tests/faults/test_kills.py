@@ -105,7 +105,8 @@ def test_a_killed_inference_server_is_replaced_and_its_actors_go_on(tmp_path: Pa
     assert run.process.returncode == 130, said
     assert said.count("inference[0]") >= 2 and "killed by SIGKILL" in said
     report = json.loads((tmp_path / "a" / "r" / "report.json").read_text())
-    assert report["steps"] > before + 1_000 and report["restarts"] == 2
+    assert report["steps"] > before + 1_000
+    assert 2 <= report["restarts"] <= 6, "the server twice, and with it each time an actor that had a recurrent state"
 
 
 def test_a_killed_parent_takes_its_children_and_nothing_else(tmp_path: Path) -> None:
