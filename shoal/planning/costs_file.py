@@ -26,12 +26,7 @@ def read(path: Path) -> Costs:
         facts = dict(parse_json(read_text(path)))
         if facts.pop("format") != FORMAT:
             raise ValueError("another format")
-        roles = {
-            name: [
-                (_amount(one["size"]), [_behaviour(b) for b in _filled(one["behaviours"])]) for one in _filled(found)
-            ]
-            for name, found in facts.pop("roles").items()
-        }
+        roles = {name: [_sized(one) for one in _filled(found)] for name, found in facts.pop("roles").items()}
         shapes = {name: [counter(n) for n in shape] for name, shape in facts.pop("network").items()}
         cores, busy = counter(facts.pop("cores")), _amount(facts.pop("busy"))
         if not 1 <= cores <= MAX_CORES or not 0 < busy <= 1:
@@ -60,9 +55,7 @@ def _text(value: Any) -> str:
 def _amount(value: Any, most: float = MAX_AMOUNT) -> float:
     found = number(value)
     if not math.isfinite(found) or not 0 <= found <= most:
-        raise ValueError(
-            f"expected a number from 0 on{'' if math.isinf(most) else f' to {most:g}'}, found {brief(value)}"
-        )
+        raise ValueError(f"expected a number from 0 on to {most:g}, found {brief(value)}")
     return found
 
 

@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from shoal.errors import UsageError
@@ -36,25 +37,29 @@ def _is_free(descriptor: int) -> bool:
 
 def is_locked(run_dir: Path) -> bool:
     """Return True if some process of this machine runs in ``run_dir`` at this moment."""
-    try:
-        descriptor = os.open(run_dir / NAME, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError:
-        return False
-    try:
-        return is_held(descriptor)
-    finally:
-        os.close(descriptor)
+    with _opened(run_dir) as descriptor:
+        return descriptor is not None and is_held(descriptor)
 
 
 def require_unlocked(run_dir: Path) -> None:
     """UsageError that names the process, if one runs in ``run_dir``."""
-    if is_locked(run_dir):
-        with contextlib.suppress(OSError):
-            descriptor = os.open(run_dir / NAME, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-            try:
-                raise _going_on(run_dir, descriptor)
-            finally:
-                os.close(descriptor)
+    with _opened(run_dir) as descriptor:
+        if descriptor is not None and is_held(descriptor):
+            raise _going_on(run_dir, descriptor)
+
+
+@contextlib.contextmanager
+def _opened(run_dir: Path) -> Iterator[int | None]:
+    """Give the descriptor of the file of the lock, read only; None where there is none."""
+    try:
+        descriptor = os.open(run_dir / NAME, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        yield None
+        return
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 def _going_on(run_dir: Path, descriptor: int) -> UsageError:
