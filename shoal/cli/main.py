@@ -79,16 +79,13 @@ def _main(args: list[str]) -> int:
 
 
 def _begin(command: str, *args: str) -> None:
-    """Refuse a directory that another process trains in before anything large is imported, and let torch be imported
-    for the replicas while this process imports it too."""
-    from shoal.records.run_lock import require_unlocked
+    """Refuse what can be refused before anything large is imported, and let torch be imported for the replicas while
+    this process imports it too."""
+    from shoal.cli import early
 
-    if command == "resume" and args:
-        require_unlocked(Path(args[0]))
+    early.check(command, [*args])
     if command != "train":
         return
-    if "--run-dir" in args[:-1]:
-        require_unlocked(Path(args[args.index("--run-dir") + 1]))
     if not {"serial", "ray"} & {*args} and place() is None:  # for resume, what it needs is in the run's directory
         from shoal.local import processes
 
