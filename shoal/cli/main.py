@@ -21,6 +21,7 @@ REFUSED = {  # what a machine refuses: a full or read-only disk, rights, descrip
     errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.EMFILE, errno.ENFILE,
     errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG,
 }  # fmt: skip
+MAX_SENTENCE = 4_000  # characters of what is said of a failure
 HELP = ("-h", "--help", "--help-all")
 OF_SYSTEMS = ("train", "config", "draw", "plan")  # commands whose flags are also the fields of a system's config
 
@@ -93,7 +94,8 @@ def _begin(command: str, *args: str) -> None:
 
 
 def _fail(sentence: str, code: int) -> int:
-    print(f"shoal: {sentence}", file=sys.stderr)
+    more = "..." if len(sentence) > MAX_SENTENCE else ""  # it may quote a name of megabytes
+    print(f"shoal: {sentence[:MAX_SENTENCE]}{more}", file=sys.stderr)
     return code
 
 
