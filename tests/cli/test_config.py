@@ -251,3 +251,11 @@ def test_a_name_of_megabytes_in_a_file_is_not_printed_whole(shoal: Shoal) -> Non
 def test_a_sentence_of_megabytes_is_cut(shoal: Shoal) -> None:
     code, _, err = shoal("x" * 1_000_000)
     assert code == 2 and err.startswith("shoal: unknown command 'xxx") and len(err) < 5_000
+
+
+@pytest.mark.timeout(60)
+def test_nothing_is_suggested_for_a_name_of_megabytes(shoal: Shoal) -> None:
+    Path("c.toml").write_text(f'env = "{"e" * 1_000_000}"')
+    code, _, err = shoal("config", "dqn", "--config", "c.toml")
+    assert code == 2 and err.startswith("shoal: ") and len(err) < 5_000
+    assert nearest("learning_rate" * 1_000_000, ["learning_rate"]) is None
