@@ -17,8 +17,7 @@ from typing import Any
 
 import gymnasium
 
-from shoal.untrusted import MAX_QUOTED_CHARACTERS
-
+MAX_CHARACTERS = 200  # of an id that anything is suggested for
 FEWEST = 5  # letters that an id and a text must share: fewer are in too many texts to tell packages apart
 
 
@@ -43,7 +42,7 @@ def of_old_gym(env: str) -> str:
 
 def suggestion(env: str, known: list[str]) -> str:
     """Return what to ask for instead, for a sentence: an installed package's id, or the nearest of those ``known``."""
-    if len(env) > MAX_QUOTED_CHARACTERS:  # of a file, and no slip: to compare it would take minutes
+    if len(env) > MAX_CHARACTERS:  # of a file, and no slip: to compare it would take minutes
         return ""
     named, whole = of_installed(env)
     near = "" if whole else did_you_mean(env, known)
