@@ -160,6 +160,8 @@ def metrics(run: RunFiles) -> list[Values]:
 def about(run: RunFiles, facts: Values) -> list[list[str]]:
     """Command, machine, versions and seed, as rows of [name, value]."""
     machine, versions = as_dict(facts.get("hardware")), as_dict(facts.get("versions"))
+    if (memory := number(machine.get("memory"))) is not None:
+        machine = {**machine, "memory": human_bytes(int(memory))}
     rows = [
         ["command", run.command()], ["directory", str(run.path)], ["preset", facts.get("preset", "")],
         ["seed", facts.get("seed", "")], ["runtime", facts.get("runtime", "")],

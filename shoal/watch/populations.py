@@ -14,6 +14,7 @@ from shoal.untrusted import excerpt, markup
 from shoal.watch.charts import INK, figure, line, listed
 from shoal.watch.files import as_dict, as_number
 from shoal.watch.folder import Folder
+from shoal.watch.page import short
 
 Row = dict[str, str]
 OWN = ("member", "step", "score", "seconds")  # columns of scores.csv that are no hyperparameters
@@ -41,10 +42,15 @@ def state(name: str, folder: Folder) -> Values:
         "columns": ["member", "steps", "score", *names],
         "rows": [[str(i), rows[-1].get("step", ""), rows[-1].get("score", ""), *(rows[-1].get(n, "") for n in names)]
                  for i, rows in kept.items()],
-        "lineage": [[f"{c.get('child', '')}", f"{c.get('parent', '')}", c.get("step", ""), c.get("score", ""),
-                     c.get("parent_score", "")] for c in copies[::-1][:500]],
+        "lineage": [[f"{c.get('child', '')}", f"{c.get('parent', '')}", c.get("step", ""), _short(c.get("score", "")),
+                     _short(c.get("parent_score", ""))] for c in copies[::-1][:500]],
         "figures": [_figure(column, kept, copies) for column in ("score", *names)] if kept else [],
     }  # fmt: skip
+
+
+def _short(cell: str) -> str:
+    value = as_number(cell)
+    return short(value) if math.isfinite(value) else cell
 
 
 def entry(folder: Folder) -> Values:
