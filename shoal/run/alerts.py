@@ -72,8 +72,8 @@ class Alarm:
 
     @contextlib.contextmanager
     def listening(self, looked: Callable[[], float]) -> Iterator[None]:
-        """Tell of a runtime that hangs within the block, and so writes no rows. looked: returns the monotonic seconds at
-        which it was last seen to go on."""
+        """Tell of a runtime that hangs within the block, and so writes no rows. looked: returns the monotonic seconds
+        at which it was last seen to go on."""
         over = threading.Event()
 
         def listen() -> None:

@@ -185,7 +185,11 @@ def settings(facts: Values) -> list[Values]:
 
 def differing(runs: Mapping[str, RunFiles]) -> list[list[str]]:
     """Settings in which runs differ: rows of [name, value in each run]."""
-    configs = [{**as_dict(run.config().get("config")), "seed": run.config().get("seed", "")} for run in runs.values()]
+    found = [run.config() for run in runs.values()]
+    configs = [
+        {"system": facts.get("system", ""), **as_dict(facts.get("config")), "seed": facts.get("seed", "")}
+        for facts in found
+    ]
     names = dict.fromkeys(name for config in configs for name in config)
     rows = [[told(name), *(told(c[name]) if name in c else "-" for c in configs)] for name in names]
     return [row for row in rows if len({*row[1:]}) > 1]

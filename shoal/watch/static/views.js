@@ -282,13 +282,16 @@ const parts = {
 };
 
 function population(body) {
-  const charts = h("div", { class: "charts" }), members = h("div", {}), lineage = h("div", {});
-  body.replaceChildren(charts, h("h2", {}, "Members"), members, h("h2", {}, "Copies, the newest first"), lineage);
+  const charts = h("div", { class: "charts" }), members = h("div", {}), lineage = h("div", {}), config = h("div", {});
+  body.replaceChildren(charts, h("h2", {}, "Members"), members, h("h2", {}, "Copies, the newest first"), lineage,
+    h("h2", {}, "Configuration"), config);
   return async (state, title, problems) => {
     title.textContent = `${state.name}: ${state.members} members, ${state.copies} copies (${state.running ? "running" : "ended"})`;
     problems.replaceChildren(...Object.entries(state.problems).map(([name, text]) => h("p", {}, `${name}: ${text}`)));
     members.replaceChildren(table(state.columns, state.rows.map((cells) => row(cells))));
     lineage.replaceChildren(table(["child", "parent", "at steps", "score given up", "parent's score"], state.lineage.map((cells) => row(cells))));
+    config.replaceChildren(table(["", ""], state.facts.map((cells) => row(cells))),
+      table(["setting", "value", "from"], state.config.map((one) => row([one.name, one.value, one.origin], one.own ? { class: "own" } : {}))));
     await draw(charts, state.figures);
   };
 }
