@@ -65,9 +65,7 @@ def test_the_report_of_a_population_tells_machine_versions_seed_and_settings(tmp
     write_run(tmp_path / "pbt" / "members" / "000")
     facts = {"system": "ppo", "seed": 17, "values": {"gamma": 0.875}, "origins": {"gamma": "flag"}}
     (tmp_path / "pbt" / "population.json").write_text(json.dumps(facts))
-    (tmp_path / "pbt" / "lineage.csv").write_text(
-        "child,parent,step,score,parent_score\n1,0,10,248.63636363636363,\n"
-    )
+    (tmp_path / "pbt" / "lineage.csv").write_text("child,parent,step,score,parent_score\n1,0,10,248.63636363636363,\n")
     text = report.html([tmp_path / "pbt"])
     for part in ("python 3", "cores 2", ">17<", ">gamma<", ">0.875<", ">248.6<"):
         assert part in text, part
