@@ -135,8 +135,7 @@ def figures(run: RunFiles, facts: Values, report: Values, status: str) -> list[l
 
 
 def rate(columns: Columns, name: str) -> float:
-    """Return the mean of a rate over the newest ``RATE_ROWS`` rows, since steps are told in bursts with nothing between;
-    0.0 without any."""
+    """Return the mean of a rate over the newest ``RATE_ROWS`` rows, since steps are told in bursts; 0.0 without any."""
     values = columns.column(name)[-RATE_ROWS:]
     values = values[np.isfinite(values)]
     return float(values.mean()) if len(values) else 0.0
