@@ -3,7 +3,6 @@ is what a few numbers say."""
 
 from __future__ import annotations
 
-import itertools
 import math
 from typing import Any
 
@@ -85,30 +84,31 @@ def test_after_a_reset_no_episode_is_still_ended() -> None:
 
 
 class Counting:
-    """Random numbers that tell what they were asked for; one in two goals is far."""
+    """Random numbers that tell what they were asked for: the fifty-first goal is the farthest, the others are alike."""
 
     def __init__(self) -> None:
         self.weights: list[Any] = []
-        self.ways = itertools.cycle([1.0, 1.5, 1.25])
 
     def choice(self, count: int, p: Any = None) -> int:
         self.weights.append(p)
         return (len(self.weights) - 1) % count
 
     def uniform(self, low: float, high: float) -> float:
-        return low + 0.25 * next(self.ways) * (high - low) if high != math.tau else 0.0
+        return low + (0.75 if len(self.weights) == 2 * 51 else 0.25) * (high - low)
 
 
-def test_a_trip_is_the_longest_of_a_hundred_where_none_is_long_enough() -> None:
+FAR = math.hypot(2.25, 1.0)
+
+
+@pytest.mark.parametrize("least, draws, way", [(0.0, 1, 1.75), (2.0, 51, FAR), (math.inf, 100, FAR)])
+def test_a_trip_is_the_first_that_is_long_enough_or_the_longest_of_a_hundred(
+    least: float, draws: int, way: float
+) -> None:
     place, rng = world_of((0.0, 2.0, 0.0, 2.0), (2.0, 3.0, 0.0, 2.0)), Counting()
-    trip = draw_trip(place, rng, math.inf)  # type: ignore[arg-type]
-    assert len(rng.weights) == 2 * 100, "a start and a goal each"
+    trip = draw_trip(place, rng, least)  # type: ignore[arg-type]
+    assert len(rng.weights) == 2 * draws, "a start and a goal each"
     assert all(p.tolist() == pytest.approx([4 / 6, 2 / 6]) for p in rng.weights), "by their areas"
-    again, longest = Counting(), 0.0
-    for _ in range(100):
-        longest = max(longest, draw_trip(place, again, 0.0).shortest)  # type: ignore[arg-type]
-    assert trip.shortest == longest
-    assert len(again.weights) == 2 * 100, "the first that is long enough"
+    assert trip.shortest == pytest.approx(way, abs=1e-9)
 
 
 # ----------------------------------------------------------------------------------------------- scenes
