@@ -21,6 +21,7 @@ from shoal.api import ShoalError, UsageError
 from shoal.cli import record
 from shoal.records.param_files import load_params
 from shoal.settings.schedule import plain
+from shoal.systems import SYSTEMS
 
 from .conftest import Shoal
 
@@ -67,6 +68,21 @@ def test_a_policy_of_the_zoo_scores_what_its_manifest_says(name: str) -> None:
 def test_the_zoo_has_a_manifest_for_every_file_and_a_file_for_every_manifest() -> None:
     found = {path.name for path in zoo.FOLDER.iterdir()}
     assert found == {f"{name}.{end}" for name in zoo.names() for end in ("json", "safetensors")} and len(found) >= 4
+
+
+def test_every_system_has_a_policy_in_the_zoo() -> None:
+    assert {zoo.entry(name).system for name in zoo.names()} == set(SYSTEMS)
+
+
+def test_what_a_training_reads_is_made_by_the_command_before_it() -> None:
+    for one in zoo.entries():
+        read = one.settings.get("demonstrations", "")
+        assert bool(read) == bool(one.before)
+        if read:
+            words = shlex.split(one.before)
+            assert words[:2] == ["shoal", "record"] and words[words.index("--out") + 1] == read
+            assert zoo.located(words[2]).exists()
+            assert one.commands.splitlines() == [one.before, one.command]
 
 
 def test_a_manifest_reads_as_it_was_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
