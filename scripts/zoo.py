@@ -93,6 +93,7 @@ def make(name: str, words: list[str], least: float, before: str = "") -> bool:
     if score.mean < least:
         return False
     settings = {field: run.config[field] for field, origin in facts["origins"].items() if origin != "default"}
+    settings.pop("demonstrations", None)  # a policy is saved without them
     written = zoo.Entry(
         name, run.system, policy.cfg.env, shlex.join(["shoal", "train", *words]), facts["preset"], facts["seed"],
         run.report.steps, run.report.updates, round(run.report.seconds, 1), which, settings, score, "", before,

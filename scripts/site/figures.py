@@ -105,9 +105,10 @@ def trained(system: str) -> str:
 
 ![{entry.source} plays {entry.env}](pictures/{system}.gif)
 
-*`{entry.source}` plays `{entry.env}`: the first seconds of an episode with seed {films.SEED}, by the greedy policy. Its mean return over
-{score.episodes} other episodes is {score.mean:.4g} (95 % interval {score.low:.4g} to {score.high:.4g}). `python scripts/site/films.py {system}`
-makes the film.* The [zoo](../zoo.md) says how it was trained. To use it:
+*`{entry.source}` plays `{entry.env}`: the first seconds of an episode with seed {films.SEED}, by the greedy policy.
+Its mean return over {score.episodes} other episodes is {score.mean:.4g} (95 % interval {score.low:.4g} to
+{score.high:.4g}). `python scripts/site/films.py {system}` makes the film.*
+The [zoo](../zoo.md) says how it was trained. To use it:
 
 ```bash
 shoal eval {entry.source} --episodes 100
@@ -248,7 +249,7 @@ def outputs() -> Iterator[tuple[Path, str]]:
         (docs / "performance.md", speed_tables.tables()),
         (docs / "scaling.md", plan_tables.tables()),
         (docs / "population.md", {"": learning_tables.populations()}),
-        (docs / "cluster.md", {"speed": run_tables.cluster(), "bytes": run_tables.between_nodes(), "hosts": run_tables.hosts()}),
+        (docs / "cluster.md", run_tables.cluster_tables()),
         (docs / "architecture.md", {"": run_tables.channels()}),
         (docs / "faults.md", {"kills": run_tables.kills(), "soak": run_tables.soak()}),
         (docs / "pointgoal.md", {"": learning_tables.pointgoal()}),

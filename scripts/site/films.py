@@ -25,7 +25,7 @@ from shoal.systems import SYSTEMS
 
 PICTURES = Path(__file__).parents[2] / "docs" / "systems" / "pictures"
 SEED = 7
-SECONDS, RATE = 5.0, 12.5  # length of a film at most; pictures a second at most (a GIF counts in hundredths of a second)
+SECONDS, RATE = 5.0, 12.5  # length of a film at most; pictures a second at most (a GIF counts in 1/100 s)
 HEIGHT, COLOURS = 200, 24  # pixels; of the palette
 
 

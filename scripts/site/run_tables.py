@@ -1,4 +1,4 @@
-"""Tables of docs/architecture.md, docs/cluster.md, docs/faults.md and docs/evaluation.md, from the raw files in ``benchmarks/results``."""
+"""Tables of architecture.md, cluster.md, faults.md and evaluation.md, from the raw files in ``benchmarks/results``."""
 
 from __future__ import annotations
 
@@ -33,6 +33,11 @@ CHANNELS = {  # of benchmarks/transport.py; the unit is the last word of a name
     "CPU share of a writer that waits": "a writer that waits",
 }
 WHOLE = 10.0  # seconds after which throughput should be back
+
+
+def cluster_tables() -> dict[str, str]:
+    """Return the text of each marked place of docs/cluster.md, by its name."""
+    return {"speed": cluster(), "bytes": between_nodes(), "hosts": hosts()}
 
 
 def cluster() -> str:

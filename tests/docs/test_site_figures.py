@@ -66,7 +66,7 @@ def test_a_page_without_a_film_of_todays_policy_is_an_error(
     else:
         other = dataclasses.replace(entry, sha256="0" * 64)
         monkeypatch.setattr(films, "of_system", lambda system: other)
-    with pytest.raises(AssertionError, match="python scripts/site/films.py dqn"):
+    with pytest.raises(AssertionError, match=r"python scripts/site/films\.py dqn"):
         figures.trained("dqn")
 
 
