@@ -225,7 +225,7 @@ class Catch(Toy):
         landed = self.steps >= 9
         return np.where(landed, np.where(self.ball == self.paddle, 1, -1), 0), landed
 
-    def _observe(self) -> Observed:
+    def _observe(self) -> np.ndarray:
         cells = np.zeros((self.num_envs, 10, 5), np.uint8)
         every = np.arange(self.num_envs)
         cells[every, 9, self.paddle] = 255
@@ -233,7 +233,7 @@ class Catch(Toy):
         return cells.repeat(self._tile[0], 1).repeat(self._tile[1], 2)[:, None]
 
     def render(self) -> tuple[np.ndarray, ...]:  # as of every vector environment: a picture each
-        return tuple(self._observe()[:, 0, :, :, None])
+        return tuple(np.moveaxis(self._observe(), 1, -1))
 
 
 class Both(OneOfFour):
