@@ -277,7 +277,11 @@ def test_the_names_of_other_libraries_are_understood(
         ("train dqn --env CartPole-v1,Pendulum-v1", "a run has one environment"),
     ],
 )  # fmt: skip
-def test_commands_and_their_flags_are_understood_too(words: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_and_their_flags_are_understood_too(
+    words: str, told: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "runs" / "a").mkdir(parents=True)  # a path that is not there is told first
+    monkeypatch.chdir(tmp_path)
     assert main(words.split()) == 2
     assert told in capsys.readouterr().err
 
