@@ -50,8 +50,8 @@ def test_a_path_that_is_not_there_is_named(
 
 @pytest.mark.parametrize(
     "words",
-    ["record keyboard --out set", "record mine:player --out set", "eval . nope", "watch --port nope .", "plot . --out nope",
-     "eval . --config nope", "train dqn --config", "train dqn --configs nope"],
+    ["record keyboard --out set", "record mine:player --out set", "eval . nope", "watch --port nope .",
+     "plot . --out nope", "eval . --config nope", "train dqn --config", "train dqn --configs nope"],
 )  # fmt: skip
 def test_what_names_no_path_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str) -> None:
     """A policy that is no run, what follows what a command takes, a flag's value, a flag that a command lacks."""
@@ -59,7 +59,9 @@ def test_what_names_no_path_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     check(words.split()[0], words.split()[1:])
 
 
-@pytest.mark.parametrize("words", ["resume r", "train dqn --run-dir r", "train dqn --run_dir r", "train --run-dir=r dqn"])
+@pytest.mark.parametrize(
+    "words", ["resume r", "train dqn --run-dir r", "train dqn --run_dir r", "train --run-dir=r dqn"]
+)
 def test_a_run_that_goes_on_is_not_begun_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "r").mkdir()

@@ -213,7 +213,8 @@ def test_a_return_is_reached_by_a_hundred_episodes() -> None:
     "shares, found",
     [
         # whoever waits least, by the kind of work that takes most of its time
-        ({"actor": {"env": 0.2, "unroll": 0.2, "inference": 0.3, "wait:params": 0.3}, "learner": {"learn": 0.5, "wait:x": 0.5}},
+        ({"actor": {"env": 0.2, "unroll": 0.2, "inference": 0.3, "wait:params": 0.3},
+          "learner": {"learn": 0.5, "wait:x": 0.5}},
          Bottleneck("actor", "actor", 0.4, ("env", "unroll"))),
         # the time before the first step is none: 0.25 of 0.5 is more than 0.4
         ({"actor": {"start": 0.5, "wait:out": 0.25, "env": 0.25}, "learner": {"wait:inp": 0.4, "learn": 0.6}},
