@@ -214,7 +214,6 @@ class ReplayReader:
         self._rings, self._arrived, self._count = queue.of_reader[index], queue.arrived[index], port.count
         self._items = table.items_per_insert(queue.channel.spec)
         self._limiter = RateLimiter(queue.channel.ratio, self._items)
-        self._capacity = int(getattr(table, "capacity", 0)) or None
         self._next = 0
         self.inserted = self.sampled = 0
 
@@ -234,8 +233,7 @@ class ReplayReader:
 
     def get(self, replica: Replica) -> simpy.Event | None:
         """None once a batch is drawn; else what to wait for."""
-        size = min(self.inserted, self._capacity or self.inserted)
-        if not self._limiter.can_sample(size, self.inserted, self.sampled, self._count):
+        if not self._limiter.can_sample(self.inserted, self.inserted, self.sampled, self._count):
             return self._arrived.wait()
         self.sampled += self._count
         return None

@@ -74,6 +74,18 @@ def test_an_actor_goes_on_from_whatever_moment_it_was_saved_at(mode: str) -> Non
     assert counted and bool(truncated) == (mode == "same_step")
 
 
+def test_a_saved_unroll_holds_nothing_of_the_one_that_was_in_its_memory_before() -> None:
+    """The slots of a writer are full of 77 (``fakes.Slot``): of a step that is not made yet, zeros are saved."""
+    pair = Pair()
+    pair.role.start()
+    for made in range(1, 4):
+        pair.server.step()
+        pair.role.step()
+        saved = {name: a for name, a in pair.role.state_dict()["unroll"].items() if not name.startswith("state/")}
+        assert saved["reward"][made - 1].any()
+        assert not any(array[made + 1 :].any() for array in saved.values()), made
+
+
 def test_a_server_goes_on_with_the_recurrent_states_and_agents_that_it_had() -> None:
     pair = Pair()
     pair.role.start()

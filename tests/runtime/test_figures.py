@@ -11,6 +11,7 @@ import pytest
 
 from shoal.metering import aggregator as aggregator_module, recorder as recorder_module
 from shoal.metering.aggregator import WINDOW, Aggregator, quantile
+from shoal.metering.bottleneck import Bottleneck, bottleneck
 from shoal.metering.recorder import OTHER, START, Recorder, Telemetry, recorder
 from shoal.runtime.launch import Stop
 
@@ -205,3 +206,33 @@ def test_a_return_is_reached_by_a_hundred_episodes() -> None:
     run.full_window = True
     assert Stop(episode_return=10.0).reached(run) == "episode_return"
     assert Stop(asked=lambda: True).reached(run) == "observer" and Stop(asked=lambda: False).reached(run) == ""
+
+
+# ------------------------------------------------------------------------------------ its bottleneck
+@pytest.mark.parametrize(
+    "shares, found",
+    [
+        # whoever waits least, by the kind of work that takes most of its time
+        ({"actor": {"env": 0.2, "unroll": 0.2, "inference": 0.3, "wait:params": 0.3},
+          "learner": {"learn": 0.5, "wait:x": 0.5}},
+         Bottleneck("actor", "actor", 0.4, ("env", "unroll"))),
+        # the time before the first step is none: 0.25 of 0.5 is more than 0.4
+        ({"actor": {"start": 0.5, "wait:out": 0.25, "env": 0.25}, "learner": {"wait:inp": 0.4, "learn": 0.6}},
+         Bottleneck("learner", "learner", 0.6, ("learn",))),
+        # nobody who has hardly begun, and nobody who does nothing but wait
+        ({"actor": {"start": 0.953125, "env": 0.046875}}, None),
+        ({"actor": {"start": 0.9375, "env": 0.0625}}, Bottleneck("actor", "actor", 1.0, ("env",))),
+        ({"actor": {"wait:out": 0.9, "env": 0.1}}, None),
+        ({"actor": {"wait:out": 0.875, "env": 0.125}}, Bottleneck("actor", "actor", 0.125, ("env",))),
+        # of two that do not wait, the one with more work
+        ({"one": {"learn": 0.5, "other": 0.5}, "two": {"env": 1.0}}, Bottleneck("actor", "two", 1.0, ("env",))),
+        ({"two": {"env": 1.0}, "one": {"learn": 0.5, "other": 0.5}}, Bottleneck("actor", "two", 1.0, ("env",))),
+        # what holds nobody up is no work; of a kind, a phase with a tenth of it is named
+        ({"learner": {"checkpoint": 0.5, "learn": 0.25, "batch": 0.03125, "publish": 0.015625}},
+         Bottleneck("learner", "learner", 0.296875, ("learn", "batch"))),
+        ({"own": {"think": 0.75, "other": 0.25}}, Bottleneck("own", "own", 0.75, ("think",))),
+        ({"learner": {"other": 1.0}}, None), ({}, None),
+    ],
+)  # fmt: skip
+def test_the_bottleneck_is_the_work_of_whoever_waits_least(shares: Any, found: Bottleneck | None) -> None:
+    assert bottleneck(shares) == found
