@@ -201,10 +201,12 @@ class PPO(Algorithm):
 
     cfg: PPOConfig
     adds_up = True
+    capturable = True
 
     def __init__(self, cfg: PPOConfig, nets: ActorCritic) -> None:
         super().__init__(nets)
         self.cfg = cfg
+        self.capturable = self.capturable and cfg.core == "none"  # a core asks the host where episodes begin
 
     def learn(self, batch: Batch, minibatches: Minibatches) -> Update:
         """Learn from trajectories [T + 1, B, ...] in ``epochs`` passes of so many minibatches."""

@@ -105,10 +105,18 @@ class LabelledValue(Algorithm):
     """The loss of labelled transitions."""
 
     cfg: CEMConfig
+    capturable = True
 
     def __init__(self, cfg: CEMConfig, nets: CEMNetwork) -> None:
         super().__init__(nets)
         self.cfg, self.updates = cfg, 0
+
+    def numbers(self) -> tuple[float, ...]:
+        return (*self.scalars, self.reports())
+
+    def reports(self) -> bool:
+        """Return whether this update has metrics that only people read."""
+        return self.updates % METRICS_EVERY == 0
 
     def prepare(self, batch: Batch) -> Batch:
         """Says each item's part of the loss and of the metrics."""
@@ -123,7 +131,7 @@ class LabelledValue(Algorithm):
         else:
             loss = (outputs - target).square().sum() * (0.5 * share)
         metrics: dict[str, Tensor | float] = {}
-        if self.updates % METRICS_EVERY == 0:
+        if self.reports():
             value = self.nets.value(outputs.detach())
             metrics = {"q_mean": value.sum() * share, "td_error": (value - target).abs().sum() * share}
         return loss, Update(metrics)
