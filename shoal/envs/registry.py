@@ -17,15 +17,18 @@ from gymnasium.envs.registration import EnvSpec
 from shoal import own_code
 from shoal.api import UsageError
 from shoal.extras import pip_install
+from shoal.on_device import DeviceEnvBatch
 from shoal.settings.kinds import env_kind, envpool_id, gymnasium_id, is_atari
 from shoal.types import Values
 from shoal.words import counted
 
 from . import many_agents, pool, toy, wrappers
 from .advice import constructing, no_env, offered
-from .device_cartpole import ON_DEVICE, ThroughNumPy
+from .device_cartpole import ON_DEVICE
 from .given import Given, require_again
 from .options import Backend, EnvOptions
+from .own_device import OwnDeviceEnvs, on_any_device
+from .through_numpy import ThroughNumPy
 from .types import Env, Vector
 from .unknown import did_you_mean, ids_of, of_old_gym, suggestion
 
@@ -315,6 +318,33 @@ def _vector(env: str, made: Any, num: int) -> Vector:
     return cast(Vector, made)
 
 
+def device_envs(env: str, options: EnvOptions, num: int, device: str) -> DeviceEnvBatch:
+    """Make ``num`` environments on a ``device``, of those that live on one (``on_device``)."""
+    given: Values = dict(options.env_kwargs)
+    if env in ON_DEVICE:
+        if options.max_episode_steps is not None:
+            given["max_episode_steps"] = options.max_episode_steps
+        return ON_DEVICE[env](num, device, **given)
+    return OwnDeviceEnvs(env, _callable(env), num, device, **given)
+
+
+def on_device(env: str) -> bool:
+    """Return whether the arrays of an environment are tensors on a device: one of Shoal's own, or of a
+    class of the user's that takes ``num_envs`` and ``device``."""
+    require_again(env)
+    if env in ON_DEVICE or not is_factory(env):
+        return env in ON_DEVICE
+    return on_any_device(_callable(env))
+
+
+def _callable(env: str) -> Any:
+    """What makes an environment of the user's; None where its name is an id that its module registers."""
+    if isinstance(env, Given):
+        return env.factory
+    module, _, name = env.rpartition(":")
+    return getattr(own_code.load(module, f"environment {env!r}", kind="env"), name, None)
+
+
 def _factory(env: str, factory: object, options: EnvOptions) -> Found:
     if not callable(factory):
         raise UsageError(f"environment {env!r} is not callable")
@@ -325,6 +355,8 @@ def _factory(env: str, factory: object, options: EnvOptions) -> Found:
             raise UsageError(f"environment {env!r} makes a vector environment: give the limit to it in kwargs")
 
         def vector(num: int) -> Vector:
+            if on_any_device(factory):
+                return ThroughNumPy(functools.partial(OwnDeviceEnvs, env, factory), num, **kwargs)
             with constructing(env):
                 return _vector(env, factory(num_envs=num, **kwargs), num)
 

@@ -52,6 +52,7 @@ class Algorithm:
     ``adds_up`` is."""
     fraction = 0.0
     updates = 0
+    gradient = ""  # the setting ``gradient``; "": as ``cfg`` says, where it has one
     differentiator: Any = None  # how ``learning.differentiate`` makes the gradient; None: not decided
 
     def __init_subclass__(cls, **kwargs: Any) -> None:

@@ -44,6 +44,6 @@ class _Compiled:
             return self._call(*args, **kwargs)
         except torch._dynamo.exc.TorchDynamoException as error:
             self._encoder._compiled_call_impl = None
-            why = str(error).strip().partition("\n")[0] or type(error).__name__
+            why = " ".join(str(error).split("\n")[:2]).strip() or type(error).__name__
             log.warning("the network is not compiled, as torch.compile fails: %s", why)
             return self._encoder(*args, **kwargs)

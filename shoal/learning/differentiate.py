@@ -31,7 +31,7 @@ def differentiate(algorithm: Algorithm, batch: Batch) -> tuple[Tensor, Tensor | 
 
 def _chosen(algorithm: Algorithm) -> Callable[[Algorithm, Batch], tuple[Tensor, Tensor | None, Update]]:
     """Return what ``gradient`` of the algorithm's settings means for its network, where that lies now."""
-    asked = getattr(algorithm.cfg, "gradient", "eager")
+    asked = algorithm.gradient or getattr(algorithm.cfg, "gradient", "eager")
     if asked == "eager":
         return eagerly
     gpu = next((transfer.streams(p.device) for p in algorithm.nets.parameters()), None)

@@ -27,7 +27,8 @@ from shoal.settings.schedule import Scheduled, linear
 from shoal.topology.channels import Extras, parameters, queue, trajectories
 from shoal.topology.config import Preset, Presets, SystemConfig
 from shoal.topology.fitting import Fit, fitted_minibatches
-from shoal.topology.on_device import lives_on_device, on_device
+from shoal.envs.registry import on_device as lives_on_device
+from shoal.topology.on_device import on_device
 from shoal.topology.roles import actors_and_learner, minibatch_learner
 from shoal.types import Values
 

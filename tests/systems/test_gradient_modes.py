@@ -79,8 +79,9 @@ def played(system: str, updates: int, fields: dict[str, Any]) -> tuple[tuple[Ten
             after = run(program, updates, SEED).params["params"]
     else:
         after = run(program, updates, SEED).params["params"]
-    workers = getattr(made[0], "workers", None)
-    algorithm = made[0].algorithm if workers is None else workers.worker
+    learner = getattr(made[0], "learner", made[0])  # r2d3's is another's
+    workers = getattr(learner, "workers", None)
+    algorithm = learner.algorithm if workers is None else workers.worker
     return (before, {k: v.double() for k, v in after.items()}), algorithm, asked
 
 
