@@ -76,8 +76,8 @@ class OwnDeviceEnvs:
         found = getattr(self.env, "spec", None)
         if not isinstance(found, EnvSpec):
             raise self._wrong(
-                f"it takes num_envs and device, so that it needs an attribute 'spec' of the type shoal.building.EnvSpec, "
-                f"and has {_words(found)}"
+                "it takes num_envs and device, so that it needs an attribute 'spec' of the type "
+                f"shoal.building.EnvSpec, and has {_words(found)}"
             )
         if found.autoreset != "same_step":
             raise self._wrong(f"its spec says autoreset='{found.autoreset}', expected 'same_step'")
@@ -86,8 +86,8 @@ class OwnDeviceEnvs:
                 raise self._wrong(f"'{name}' of its spec is {leaf.kind} of {leaf.dtype}, expected {KINDS[leaf.kind]}")
             if leaf.kind == "one_hot" and leaf.shape != (len(leaf.size),):
                 raise self._wrong(
-                    f"'{name}' of its spec has the shape {list(leaf.shape)}, expected [{len(leaf.size)}], an integer for "
-                    "each number in its size"
+                    f"'{name}' of its spec has the shape {list(leaf.shape)}, expected [{len(leaf.size)}]: an integer "
+                    "for each number in its size"
                 )
         if found.action.kind == "mixed":
             raise self._wrong("its actions are mixed, expected discrete, multi_discrete or continuous ones")

@@ -16,7 +16,7 @@ from shoal.transfer import PROBS, Streams
 log = logging.getLogger(__name__)
 WARM_UPS = 2  # gradients of a kind that are made operation by operation before one is captured
 MAX_KINDS = 8  # beyond which batches or numbers are taken to differ each time
-TOLERANCE = 1e-2  # of the gradient's norm, by which a graph's first one may differ: sums are not always made in one order
+TOLERANCE = 1e-2  # of its norm, by which a graph's first gradient may differ: sums have no fixed order on a GPU
 
 Found = tuple[Tensor, Tensor | None, Update]
 Eager = Callable[[Any, Batch], Found]  # see ``differentiate.eagerly``

@@ -26,7 +26,8 @@ def compile_encoders(algorithm: Any) -> int:
 
     torch._inductor.config.compile_threads = 1  # else a pool of processes that a run would leave behind
     torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, ENCODERS)
-    found = [m for net in (algorithm.nets, *networks_beside(algorithm)) for m in net.modules() if isinstance(m, Encoder)]
+    networks = (algorithm.nets, *networks_beside(algorithm))
+    found = [module for network in networks for module in network.modules() if isinstance(module, Encoder)]
     for encoder in found:
         encoder._compiled_call_impl = _Compiled(encoder)
     return len(found)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from shoal import fast, transfer
 from shoal.api import Batch, Context, Learner, Tensors, Update, UsageError, observations, spec_nbytes
+from shoal.envs.registry import on_device as lives_on_device
 from shoal.fast import ppo as compiled
 from shoal.learning.actor_critic import ActorCriticAgent, ActorCriticConfig, boundaries
 from shoal.learning.algorithm import Algorithm, Minibatches
@@ -27,7 +28,6 @@ from shoal.settings.schedule import Scheduled, linear
 from shoal.topology.channels import Extras, parameters, queue, trajectories
 from shoal.topology.config import Preset, Presets, SystemConfig
 from shoal.topology.fitting import Fit, fitted_minibatches
-from shoal.envs.registry import on_device as lives_on_device
 from shoal.topology.on_device import on_device
 from shoal.topology.roles import actors_and_learner, minibatch_learner
 from shoal.types import Values

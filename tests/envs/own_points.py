@@ -63,9 +63,8 @@ class Points:
         reward = -moved.abs().sum(1)
         if self.wrong == "four":
             return self.shown(self.place, self.age), reward, ended, ended
-        return (
-            self.shown(self.place, self.age), reward, torch.zeros_like(ended), ended, self.shown(moved, age.clamp(max=7))
-        )  # fmt: skip
+        final = self.shown(moved, age.clamp(max=7))
+        return self.shown(self.place, self.age), reward, torch.zeros_like(ended), ended, final
 
 
 class Saving(Points):

@@ -82,18 +82,21 @@ WRONG = {
 
 @pytest.mark.parametrize("wrong", WRONG)
 def test_what_is_wrong_with_it_is_one_sentence(wrong: str) -> None:
-    with pytest.raises(UsageError) as error:
+    def play() -> None:
         made = OwnDeviceEnvs("points", Points, 5, "cpu", wrong=wrong)
         made.reset(0)
         made.step(torch.zeros(5, 2))
+
+    with pytest.raises(UsageError) as error:
+        play()
     assert str(error.value).startswith("environment 'points': ") and WRONG[wrong] in str(error.value)
     assert "\n" not in str(error.value)
 
 
 def test_arguments_that_it_does_not_take_and_errors_of_its_own_are_one_sentence() -> None:
-    with pytest.raises(UsageError, match="'points' cannot be made: .*colour"):
+    with pytest.raises(UsageError, match=r"'points' cannot be made: .*colour"):
         OwnDeviceEnvs("points", Points, 5, "cpu", colour=3)
-    with pytest.raises(UsageError, match="novelty is 0.5, but .*own_points.py:Points lives on the learner's device"):
+    with pytest.raises(UsageError, match=r"novelty is 0\.5, but .*own_points.py:Points lives on the learner's device"):
         program(novelty=0.5)
 
 
