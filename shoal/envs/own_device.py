@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+import torch.utils.dlpack
 from gymnasium.vector import VectorEnv
 from torch import Tensor
 
@@ -112,7 +113,7 @@ class OwnDeviceEnvs:
             if not hasattr(found, "__dlpack__"):
                 raise self._wrong(f"{what}: found {_words(found)}, expected a tensor, or an array that has __dlpack__")
             try:
-                found = torch.from_dlpack(found)
+                found = torch.utils.dlpack.from_dlpack(found)
             except (RuntimeError, BufferError, TypeError) as error:  # whichever the other library raises
                 raise self._wrong(f"{what}: PyTorch cannot take {_words(found)}: {error}") from error
         expected = (self.num_envs, *shape)
@@ -121,7 +122,8 @@ class OwnDeviceEnvs:
                 f"{what}: found {_of(found.shape, found.dtype)} on {found.device.type}, expected "
                 f"{_of(expected, dtype)} on {self.device.type}"
             )
-        return found
+        tensor: Tensor = found
+        return tensor
 
     def _wrong(self, what: str) -> UsageError:
         return UsageError(f"environment {self._name!r}: {what}")

@@ -62,5 +62,5 @@ def _action_space(action: Action) -> Space:
     if action.kind == "discrete":
         return gs.Discrete(action.sizes[0])
     if action.kind == "multi_discrete":
-        return gs.MultiDiscrete(action.sizes)
-    return gs.Box(np.float32(action.low), np.float32(action.high), dtype=np.float32)
+        return gs.MultiDiscrete(list(action.sizes))
+    return gs.Box(np.array(action.low, np.float32), np.array(action.high, np.float32), dtype=np.float32)
