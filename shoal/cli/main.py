@@ -21,6 +21,7 @@ REFUSED = {  # what a machine refuses: a full or read-only disk, rights, descrip
     errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.EMFILE, errno.ENFILE,
     errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG,
 }  # fmt: skip
+MAX_SENTENCE = 4_000  # characters of what is said of a failure
 HELP = ("-h", "--help", "--help-all")
 OF_SYSTEMS = ("train", "config", "draw", "plan")  # commands whose flags are also the fields of a system's config
 
@@ -79,16 +80,13 @@ def _main(args: list[str]) -> int:
 
 
 def _begin(command: str, *args: str) -> None:
-    """Refuse a directory that another process trains in before anything large is imported, and let torch be imported
-    for the replicas while this process imports it too."""
-    from shoal.records.run_lock import require_unlocked
+    """Refuse what can be refused before anything large is imported, and let torch be imported for the replicas while
+    this process imports it too."""
+    from shoal.cli import early
 
-    if command == "resume" and args:
-        require_unlocked(Path(args[0]))
+    early.check(command, [*args])
     if command != "train":
         return
-    if "--run-dir" in args[:-1]:
-        require_unlocked(Path(args[args.index("--run-dir") + 1]))
     if not {"serial", "ray"} & {*args} and place() is None:  # for resume, what it needs is in the run's directory
         from shoal.local import processes
 
@@ -96,7 +94,8 @@ def _begin(command: str, *args: str) -> None:
 
 
 def _fail(sentence: str, code: int) -> int:
-    print(f"shoal: {sentence}", file=sys.stderr)
+    more = "..." if len(sentence) > MAX_SENTENCE else ""  # it may quote a name of megabytes
+    print(f"shoal: {sentence[:MAX_SENTENCE]}{more}", file=sys.stderr)
     return code
 
 

@@ -13,6 +13,7 @@ from gymnasium import spaces as gs
 
 from shoal import own_code
 from shoal.api import UsageError
+from shoal.demonstrations import minari_files
 from shoal.extras import pip_install
 from shoal.untrusted import excerpt
 
@@ -58,7 +59,7 @@ def read(source: str) -> Demonstrations:
             f"({', '.join(known) or 'there is none'})"
         )
     with _reading(source):
-        _require_whole(data)
+        minari_files.check(data)
         stored = MinariDataset(data)
         facts = stored.storage.get_episode_metadata(stored.episode_indices)
         lengths = [int(found["total_steps"]) for found in facts]
@@ -76,30 +77,6 @@ def read(source: str) -> Demonstrations:
             yield made
 
     return Demonstrations(source, lengths, episodes, *spaces)
-
-
-def _require_whole(data: Path) -> None:
-    """ValueError where a file of HDF5 takes what it holds from other files, which are not the data set's to open."""
-    for path in sorted(data.glob("*.hdf5")):
-        import h5py
-
-        with h5py.File(path) as file:
-            waiting, seen = [file], set()
-            while waiting:
-                group = waiting.pop()
-                for name in group:
-                    link = group.get(name, getlink=True)
-                    if isinstance(link, h5py.ExternalLink):
-                        raise ValueError(f"'{name}' lies in another file, '{link.filename}'")
-                    if isinstance(link, h5py.SoftLink):
-                        continue  # to what is found in its own place
-                    found = group[name]
-                    if isinstance(found, h5py.Dataset):
-                        if found.external or found.is_virtual:
-                            raise ValueError(f"'{name}' lies in other files")
-                    elif isinstance(found, h5py.Group) and (at := h5py.h5o.get_info(found.id).addr) not in seen:
-                        seen.add(at)
-                        waiting.append(found)
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from typing import Any
 
 import gymnasium
 
+MAX_CHARACTERS = 200  # of an id that anything is suggested for
 FEWEST = 5  # letters that an id and a text must share: fewer are in too many texts to tell packages apart
 
 
@@ -41,6 +42,8 @@ def of_old_gym(env: str) -> str:
 
 def suggestion(env: str, known: list[str]) -> str:
     """Return what to ask for instead, for a sentence: an installed package's id, or the nearest of those ``known``."""
+    if len(env) > MAX_CHARACTERS:  # of a file, and no slip: to compare it would take minutes
+        return ""
     named, whole = of_installed(env)
     near = "" if whole else did_you_mean(env, known)
     return near or (f"; did you mean {named!r}?" if named else "")

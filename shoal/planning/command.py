@@ -58,6 +58,11 @@ def command(args: list[str]) -> int:
     nodes = wanted.get("--nodes", [1])
     if max(nodes) > 1 and machine is None:
         raise UsageError("several --nodes need --machine FILE.toml, which says how they are connected")
+    if machine is not None and cfg.shares_gradient and not cfg.learner_processes:
+        show.note(
+            f"the learner's processes are counted by the {counted(cores(), 'core')} of this machine: "
+            f"--learner-processes N says how many there are on the machine of {opts['machine']}"
+        )
     todo = points(actors, wanted.get("--learners", [0]), nodes, wanted.get("--envs", [0]))
     with looking(apart):
         known = _costs(system, name, cfg, opts, todo, seconds, quiet)

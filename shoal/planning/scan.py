@@ -183,13 +183,25 @@ def advice(row: Row, cfg: Any) -> str:
     if max(figures.cores) > 0.95 and limit not in ("network",):
         return "cores: all of a node's are at work; another node, or more cores"
     if limit == "network":
-        return "a faster link, or fewer bytes: " + ("--replay-shards" if has("replay_shards") else "--learners"
-               if has("learners") else "a smaller network")  # fmt: skip
+        return f"a faster link, or {_fewer_bytes(figures.traffic, has)}"
     if limit in ("actor", "inference", "worker", "rank"):
         return "more --actors"
     if limit == "replay":
         return "--replay-shards" if has("replay_shards") else "a smaller batch"
     if limit == "learner":
-        switches = [f"--{n.replace('_', '-')}" for n in ("learners", "learner_processes") if has(n)]
+        switches = ["--learners"] * has("learners") + ["--learner-processes"] * cfg.shares_gradient
         return " or ".join([*switches, "a faster device"])
     return f"more replicas of '{limit}'" if statistics.fmean(figures.cores) < 0.9 else "more cores"
+
+
+def _fewer_bytes(kind: str, has: Callable[[str], bool]) -> str:
+    """What takes bytes off the busiest link, by the kind of channel that sends most of them."""
+    if kind == "params" and has("shards"):
+        return "--shards: parameters from more nodes"
+    if kind in ("params", "reduce"):
+        return "fewer nodes with more cores each, or a smaller network"
+    if kind == "replay" and has("replay_shards"):
+        return "--replay-shards: items to more nodes"
+    if kind == "queue" and has("learners"):
+        return "--learners: trajectories to more nodes"
+    return "smaller observations"

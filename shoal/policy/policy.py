@@ -25,7 +25,7 @@ from shoal.settings.ranges import Envs, Episodes, Natural
 from shoal.settings.schedule import plain
 from shoal.systems import SYSTEMS, load
 from shoal.topology.config import anchored
-from shoal.untrusted import RUN_FORMAT
+from shoal.untrusted import RUN_FORMAT, excerpt
 
 MIN_EPISODES = 10  # of two ways to act, below which chance alone tells their means apart
 
@@ -154,7 +154,7 @@ class Policy:
         try:
             agent.load(self.params, self.version)
         except RuntimeError as error:  # of load_state_dict
-            detail = str(error).splitlines()[-1].strip()
+            detail = excerpt(str(error).splitlines()[-1].strip())
             raise UsageError(f"the policy does not fit {self.cfg.env}, which is not what it was: {detail}") from error
         return agent  # type: ignore[no-any-return]
 

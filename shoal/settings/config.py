@@ -71,7 +71,7 @@ def resolve(
     in_file = read_file(file) if file is not None else {}
     for_system = in_file.pop("system", None)
     if for_system is not None and short_name(str(for_system)) != short_name(name):
-        raise UsageError(f"{file} is for the system '{for_system}', not '{name}'")
+        raise UsageError(f"{file} is for the system '{excerpt(for_system)}', not '{name}'")
     name = short_name(name)
     of_file = str(in_file.pop("preset")) if "preset" in in_file else None
     asked = next((given for given in (preset, of_file) if given is not None), "auto")

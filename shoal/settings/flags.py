@@ -19,7 +19,7 @@ from shoal.settings.other_names import known_elsewhere
 from shoal.settings.ranges import Range, number
 from shoal.settings.schedule import SCHEDULED, Linear, is_schedule, read
 from shoal.types import Values
-from shoal.untrusted import brief, excerpt
+from shoal.untrusted import MAX_QUOTED_CHARACTERS, brief, excerpt
 from shoal.words import counted
 
 Groups = list[tuple[str, list[str]]]  # flags, each with the words after it
@@ -29,6 +29,8 @@ REPLACED_FLAGS = {"anneal": "learning_rate", "anneal_clip": "clip"}  # settings 
 def nearest(name: str, names: Sequence[str]) -> str | None:
     """The valid name nearest to a wrong one: by what other libraries call it, by initials (``nr``), by parts, by
     spelling; None: no name is near."""
+    if len(name) > MAX_QUOTED_CHARACTERS:
+        return None
     if found := known_elsewhere(name, names):
         return found
     name = name.replace("-", "_")

@@ -39,15 +39,21 @@ class Ring:
     either end: an item takes the writer's slot until it has arrived, and travels once the reader's ring has room."""
 
     def __init__(
-        self, env: simpy.Environment, network: Network, capacity: int, nbytes: int, ends: tuple[int, int],
+        self, env: simpy.Environment, network: Network, kind: str, capacity: int, nbytes: int, ends: tuple[int, int],
         arrived: Signal, moved: Callable[[int], None],
     ) -> None:  # fmt: skip
         self._env, self._network, self._capacity, self._nbytes, self._ends = env, network, capacity, nbytes, ends
+        self._kind = kind  # of the channel
         self._away: deque[int] | None = deque() if ends[0] != ends[1] else None  # still at the writer
         self.items: deque[int] = deque()
         self.held = 0  # slots of items that the reader looks at
         self.room, self._arrived, self._moved = Signal(env), arrived, moved
         self._sending = False
+
+    @property
+    def slots(self) -> int:
+        """How many items it can hold, at both ends together."""
+        return self._capacity * (1 if self._away is None else 2)
 
     @property
     def full(self) -> bool:
@@ -86,7 +92,7 @@ class Ring:
     def _send(self) -> None:
         if self._away and not self._sending and len(self.items) + self.held < self._capacity:
             self._sending = True
-            arrival = self._network.send(*self._ends, self._nbytes)
+            arrival = self._network.send(self._kind, *self._ends, self._nbytes)
             assert arrival.callbacks is not None
             arrival.callbacks.append(self._arrive)
 
@@ -112,7 +118,9 @@ class Queue:
 
         def ring(writer: int, reader: int) -> Ring:
             ends = writers[writer], readers[reader]
-            return Ring(env, network, channel.capacity, sizes[reader], ends, self.arrived[reader], self._move)
+            return Ring(
+                env, network, channel.kind, channel.capacity, sizes[reader], ends, self.arrived[reader], self._move
+            )
 
         self.of_writer: list[list[Ring]] = [[] for _ in writers]
         self.of_reader: list[list[Ring]] = [[] for _ in readers]
@@ -121,7 +129,7 @@ class Queue:
                 made = ring(w, r)
                 self.of_writer[w].append(made)
                 self.of_reader[r].append(made)
-        self.slots = channel.capacity * sum(map(len, self.of_writer))
+        self.slots = sum(ring.slots for rings in self.of_writer for ring in rings)
         self._env, self._level, self._since, self._area = env, 0, env.now, 0.0
 
     def area(self) -> float:

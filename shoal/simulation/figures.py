@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass
 from shoal.metering.bottleneck import bottleneck
 from shoal.types import Values
 
+WORDS = {"params": "parameters", "queue": "trajectories", "replay": "items of the replay", "reduce": "gradients"}
+
 
 @dataclass(frozen=True)
 class Figures:
@@ -16,7 +18,8 @@ class Figures:
     rates: counts a second (``env_steps``, ``updates``, ...); shares: role -> phase -> share of its time; fill: queue ->
     share of its slots in use; lag: role -> median and 95th percentile of the gradient steps that the parameters an item
     was made with were behind; samples_per_insert: by replay; sent: bytes a second out of each node, received: into it;
-    cores: share of each node's that is at work; links: share of each node's bandwidth in use, the busier way.
+    cores: share of each node's that is at work; links: share of each node's bandwidth in use, the busier way;
+    traffic: the kind of channel that most bytes on the busiest link are of; empty if there are none.
     """
 
     seconds: float
@@ -29,6 +32,7 @@ class Figures:
     received: tuple[float, ...]
     cores: tuple[float, ...]
     links: tuple[float, ...]
+    traffic: str
 
     @property
     def steps(self) -> float:
@@ -48,7 +52,9 @@ class Figures:
         node = max(range(len(self.links)), key=lambda n: self.links[n])
         if self.links[node] > 0.9:
             way = "out of" if self.sent[node] >= self.received[node] else "into"
-            return f"network (link {way} node {node}: {self.links[node]:.0%} in use)"
+            return (
+                f"network (link {way} node {node}: {self.links[node]:.0%} in use, most of it by {WORDS[self.traffic]})"
+            )
         slow = bottleneck(self.shares)
         return "not known: every role waits" if slow is None else str(slow)
 

@@ -42,7 +42,7 @@ class Store:
         if node in self._sending or self.seen[node] == self.version:
             return
         self._sending[node] = self.version
-        arrival = self._network.send(self._home, node, self._nbytes)
+        arrival = self._network.send("params", self._home, node, self._nbytes)
         assert arrival.callbacks is not None
         arrival.callbacks.append(lambda _: self._arrive(node))
 

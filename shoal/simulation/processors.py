@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
@@ -152,21 +152,24 @@ class Processors:
         self._hand_out()
 
 
+Traffic = Counter[str]  # kind of channel -> bytes
+
+
 class Network:
     """Links of nodes: what a node sends goes out, and what it receives comes in, one after the other."""
 
     def __init__(self, env: simpy.Environment, rates: Sequence[float], latencies: Sequence[float]) -> None:
         self._env, self._rates, self._latencies = env, rates, latencies
         self._out, self._in = [0.0] * len(rates), [0.0] * len(rates)
-        self.sent, self.received = [0.0] * len(rates), [0.0] * len(rates)  # bytes
+        self.sent: list[Traffic] = [Counter() for _ in rates]  # of each node
+        self.received: list[Traffic] = [Counter() for _ in rates]
 
-    def send(self, source: int, target: int, nbytes: float) -> simpy.Event:
-        """An event that comes when so many bytes have arrived."""
+    def send(self, kind: str, source: int, target: int, nbytes: float) -> simpy.Event:
+        """An event that comes when so many bytes of a kind of channel have arrived."""
         begin = max(self._env.now, self._out[source], self._in[target])
         end = begin + nbytes / min(self._rates[source], self._rates[target])
         self._out[source] = self._in[target] = end
-        self.sent[source] += nbytes
-        self.received[target] += nbytes
+        self._count(kind, source, target, nbytes)
         return self._env.timeout(end - self._env.now + max(self._latencies[source], self._latencies[target]))
 
     def all_reduce(self, nodes: Sequence[int], nbytes: float, tree: bool = False) -> float:
@@ -177,8 +180,11 @@ class Network:
             return 0.0
         rate, latency = min(self._rates[n] for n in nodes), max(self._latencies[n] for n in nodes)
         for n in nodes:
-            self.sent[n] += 2 * nbytes * (k - 1) / k
-            self.received[n] += 2 * nbytes * (k - 1) / k
+            self._count("reduce", n, n, 2 * nbytes * (k - 1) / k)
         if tree:
             return float(2 * (k - 1).bit_length() * (nbytes / rate + latency))
         return 2 * (k - 1) * (nbytes / k / rate + latency)
+
+    def _count(self, kind: str, source: int, target: int, nbytes: float) -> None:
+        self.sent[source][kind] += round(nbytes)
+        self.received[target][kind] += round(nbytes)

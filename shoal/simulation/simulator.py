@@ -90,18 +90,21 @@ class Simulation:
         for replica in wiring.replicas:
             replica.clear(self.env.now)
         used = [p.used() for p in wiring.processors]
-        sent, received = list(wiring.network.sent), list(wiring.network.received)
+        ways = wiring.network.sent, wiring.network.received
+        before = [[Counter(counts) for counts in way] for way in ways]
         queues = {name: c for name, c in wiring.channels.items() if isinstance(c, Queue)}
         area = {name: queue.area() for name, queue in queues.items()}
         self.advance(seconds)
-        fill = {name: min(1.0, (q.area() - area[name]) / (seconds * q.slots)) for name, q in queues.items()}
-        out = tuple((s - b) / seconds for s, b in zip(wiring.network.sent, sent, strict=True))
-        into = tuple((s - b) / seconds for s, b in zip(wiring.network.received, received, strict=True))
+        fill = {name: (q.area() - area[name]) / (seconds * q.slots) for name, q in queues.items()}
+        moved = [[now - then for now, then in zip(*way, strict=True)] for way in zip(ways, before, strict=True)]
+        out, into = (tuple(counts.total() / seconds for counts in way) for way in moved)
+        links = tuple(max(o, i) / n.bandwidth for o, i, n in zip(out, into, nodes, strict=True))
+        busiest = links.index(max(links))
         work = [p.used() - u for p, u in zip(wiring.processors, used, strict=True)]
         return Figures(
             seconds, {k: v / seconds for k, v in self.counts.items()}, self._shares(), fill, self._lags(),
             self._ratios(), out, into, tuple(w / (seconds * n.cores) for w, n in zip(work, nodes, strict=True)),
-            tuple(max(o, i) / n.bandwidth for o, i, n in zip(out, into, nodes, strict=True)),
+            links, next((kind for kind, _ in moved[into[busiest] > out[busiest]][busiest].most_common(1)), ""),
         )  # fmt: skip
 
     def _shares(self) -> dict[str, dict[str, float]]:

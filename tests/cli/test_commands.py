@@ -295,8 +295,12 @@ def test_runs_are_listed_with_their_state(shoal: Shoal, fake: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [["resume", "r"], ["resume", "r", "--steps", "9"], ["train", "impala", "--run-dir", "r", "--env", "X"]]
-)
+    "words",
+    [
+        ["resume", "r"], ["resume", "r", "--steps", "9"], ["train", "impala", "--run-dir", "r", "--env", "X"],
+        ["train", "impala", "--run-dir=r"], ["train", "pbt", "--of", "dqn", "--run_dir=r"],
+    ],
+)  # fmt: skip
 def test_a_directory_in_which_a_run_goes_on_is_refused_before_torch_is_imported(
     tmp_path: Path, words: list[str]
 ) -> None:

@@ -21,6 +21,8 @@ from shoal.settings.kinds import env_kind
 from shoal.settings.ranges import Count, Positive
 from shoal.settings.toml_text import to_toml
 
+from .conftest import Shoal
+
 
 @pytest.fixture
 def system(fake: str) -> Any:
@@ -238,3 +240,22 @@ def test_the_configuration_of_a_run_is_that_of_another(shoal: Any, fake: str) ->
     said = shoal("train", fake, "--config", "a")[2]
     assert said == "shoal: a/config.json is no config.json of a run: it has no 'config'\n"
     assert shoal("train", fake, "--config", ".")[2] == "shoal: no such config file: 'config.json'\n"
+
+
+def test_a_name_of_megabytes_in_a_file_is_not_printed_whole(shoal: Shoal) -> None:
+    Path("c.toml").write_text(f'system = "{"x" * 1_000_000}"')
+    code, _, err = shoal("config", "impala", "--config", "c.toml")
+    assert code == 2 and err.startswith("shoal: c.toml is for the system 'xxx") and len(err) < 400
+
+
+def test_a_sentence_of_megabytes_is_cut(shoal: Shoal) -> None:
+    code, _, err = shoal("x" * 1_000_000)
+    assert code == 2 and err.startswith("shoal: unknown command 'xxx") and len(err) < 5_000
+
+
+@pytest.mark.timeout(60)
+def test_nothing_is_suggested_for_a_name_of_megabytes(shoal: Shoal) -> None:
+    Path("c.toml").write_text(f'env = "{"e" * 1_000_000}"')
+    code, _, err = shoal("config", "dqn", "--config", "c.toml")
+    assert code == 2 and err.startswith("shoal: ") and len(err) < 5_000
+    assert nearest("learning_rate" * 1_000_000, ["learning_rate"]) is None

@@ -3,9 +3,12 @@ opens nothing outside of the set."""
 
 from __future__ import annotations
 
+import json
+import os
 import random
 import shutil
 from pathlib import Path
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -90,3 +93,66 @@ def test_groups_that_hold_one_another_end(whole: Path, tmp_path: Path) -> None:
         opened["episode_0"]["again"] = opened["episode_0"]
         opened["episode_1"]["soft"] = h5py.SoftLink("/nowhere")
     attempt(place)
+
+
+def changed(whole: Path, place: Path, **facts: object) -> Path:
+    """Copy a set, with other ``facts`` in its metadata; None: without that one."""
+    shutil.copytree(whole, place)
+    (file,) = place.rglob("metadata.json")
+    found = {**json.loads(file.read_text()), **facts}
+    file.write_text(json.dumps({name: value for name, value in found.items() if value is not None}))
+    return place
+
+
+@pytest.mark.parametrize("space", ["observation_space", "action_space"])
+def test_a_set_without_a_space_does_not_make_the_environment_that_it_names(
+    space: str, whole: Path, tmp_path: Path
+) -> None:
+    spec = json.loads(gym.spec("CartPole-v1").to_json())
+    spec |= {"id": "Evil-v0", "entry_point": "os:system", "kwargs": {"command": f"touch {tmp_path / 'owned'}"}}
+    told = attempt(changed(whole, tmp_path / "d", env_spec=json.dumps(spec), **{space: None}))
+    assert f"its metadata lacks '{space}'" in told and not (tmp_path / "owned").exists()
+
+
+@pytest.mark.parametrize(
+    "facts, told",
+    [
+        ({"total_episodes": 10**9}, "it has 2 of 1,000,000,000 episodes"),
+        ({"total_episodes": -1}, "expected a count"),
+        ({"observation_space": '{"type": "Box", "dtype": "float32", "shape": [100000000], "low": 0, "high": 1}'},
+         "has more than"),
+        ({"action_space": '{"type": "Tuple", "subspaces": [{"type": "MultiBinary", "n": 100000000}]}'},
+         "has more than"),
+        ({"action_space": "[" * 100_000}, "nested more than"),
+        ({"action_space": '{"type": "Discrete", "start": 0, "n": ' + "9" * 5000 + "}"}, "cannot be read"),
+        ({"data_format": "\x1b[2J" * 1_000_000}, "cannot be read"),
+    ],
+)  # fmt: skip
+def test_metadata_that_lie(facts: dict[str, Any], told: str, whole: Path, tmp_path: Path) -> None:
+    assert told in attempt(changed(whole, tmp_path / "d", **facts))
+
+
+@pytest.mark.parametrize("kind", ["not stored", "a chunk", "too long", "negative"])
+def test_arrays_that_declare_more_than_is_stored_are_not_read(kind: str, whole: Path, tmp_path: Path) -> None:
+    h5py = pytest.importorskip("h5py")
+    place = Path(shutil.copytree(whole, tmp_path / "d"))
+    (file,) = place.rglob("*.hdf5")
+    with h5py.File(file, "a") as opened:
+        group = opened["episode_0"]
+        if kind in ("too long", "negative"):
+            group.attrs["total_steps"] = 10**15 if kind == "too long" else -5
+        else:
+            del group["observations"]
+            large = 1 << 28
+            rows, chunk, most = (large, 1024, large) if kind == "not stored" else (4, large // 16, None)
+            group.create_dataset("observations", (rows, 4), np.float32, chunks=(chunk, 4), maxshape=(most, 4))
+    told = {"too long": "says 1,000,000,000,000,000 steps", "negative": "expected a count"}
+    assert told.get(kind, "bytes, and 0 are stored") in attempt(place)
+
+
+def test_a_pipe_in_the_place_of_the_episodes_is_not_waited_for(whole: Path, tmp_path: Path) -> None:
+    place = Path(shutil.copytree(whole, tmp_path / "d"))
+    (file,) = place.rglob("*.hdf5")
+    file.unlink()
+    os.mkfifo(file)
+    assert "it is no file" in attempt(place)

@@ -19,10 +19,11 @@ from shoal.planning.costs import Costs, at_size, network, size
 from shoal.planning.costs_file import read
 from shoal.planning.regularity import behaviour, period
 from shoal.planning.rehearsal import rehearse
-from shoal.planning.scan import Planner, Point, knee
+from shoal.planning.scan import Planner, Point, Row, advice, knee
 from shoal.program import Program
 from shoal.simulation import Behaviour, Behaviours, Machine, Op, Step, Times, machine as machines, simulate
 from shoal.simulation.behaviour import work
+from shoal.simulation.figures import Figures
 
 pytest.importorskip("simpy")
 TOY = "toy:chain"
@@ -331,3 +332,44 @@ def test_a_plan_is_told_as_json_and_drawn(impala: Costs, capsys: pytest.CaptureF
 def test_a_plan_with_an_inference_server_is_refused() -> None:
     with pytest.raises(UsageError, match="not a server: give --inference actor"):
         command(["impala", "--env", "CartPole-v1", "--inference", "server"])
+
+
+@pytest.mark.parametrize(
+    "system, traffic, told",
+    [
+        ("gorila", "params", "--shards"),
+        ("impala", "params", "fewer nodes with more cores each"),
+        ("apex-dqn", "replay", "--replay-shards"),
+        ("impala", "queue", "--learners"),
+        ("recurrent-ppo", "queue", "smaller observations"),
+        ("dd-ppo", "reduce", "fewer nodes with more cores each"),
+    ],
+)
+def test_what_is_advised_of_a_full_link_follows_from_what_it_carries(system: str, traffic: str, told: str) -> None:
+    figures = Figures(1.0, {}, {}, {}, {}, {}, (9.5,), (0.0,), (0.5,), (0.95,), traffic)
+    assert told in advice(Row(Point(1), figures), systems.load(system).Config())
+
+
+def test_processes_of_a_learner_on_another_machine_are_asked_for(
+    impala: Costs, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They follow from the cores of the machine that plans, unless they are given."""
+    monkeypatch.setattr(systems.load("impala").Config, "shares_gradient", True)
+    (costs, machine) = tmp_path / "costs.json", tmp_path / "machine.toml"
+    impala.write(costs)
+    machine.write_text(MACHINE)
+    given = ("impala", "--costs", str(costs), "--preset", "none", "--actors", "1", "--envs", "2")
+    told = [
+        run(capsys, *given, *more)[2]
+        for more in ((), ("--machine", str(machine)), ("--machine", str(machine), "--learner-processes", "1"))
+    ]
+    assert ["--learner-processes N" in err for err in told] == [False, True, False]
+
+
+@pytest.mark.parametrize(
+    "system, told",
+    [("impala", "--learners or a faster device"), ("recurrent-ppo", "--learner-processes or a faster device")],
+)
+def test_a_busy_learner_is_told_only_the_switches_that_its_system_has(system: str, told: str) -> None:
+    figures = Figures(1.0, {}, {"learner": {"learn": 1.0}}, {}, {}, {}, (0.0,), (0.0,), (0.5,), (0.0,), "")
+    assert advice(Row(Point(1), figures), systems.load(system).Config()) == told

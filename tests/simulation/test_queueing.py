@@ -44,17 +44,20 @@ def receiver(service: Times) -> list[Behaviour]:
     return role(Op("get", "inp"), work(service), name="served")
 
 
-def test_what_is_measured_is_what_goes_on_once_queues_are_full() -> None:
-    """A thousand slots are filled at a hundred a second, and then one a second is served."""
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_what_is_measured_is_what_goes_on_once_queues_are_full(nodes: int) -> None:
+    """A thousand slots are filled at a hundred a second, and then one a second is served. Between two nodes there are
+    as many at either end, and at the writer's they fill last."""
     p = line(1_000)
     behaviours: Behaviours = {
         "writer": [Behaviour((Step((work(0.01), Op("reserve", "out"), Op("commit", "out")), {"env_steps": 1.0}),))],
         "reader": receiver(Times((1.0,))),
     }
-    at_once = simulate(p, behaviours, Machine.here(2), seconds=2)
+    machine = Machine((Node(2 // nodes),) * nodes)  # two nodes of one core have a role each
+    at_once = simulate(p, behaviours, machine, seconds=2)
     assert at_once.steps == pytest.approx(100, rel=CLOSE)
-    found = steady(p, behaviours, Machine.here(2), seconds=2)
-    assert found.steps == pytest.approx(1.0, rel=0.1) and found.seconds > 10
+    found = steady(p, behaviours, machine, seconds=2)
+    assert found.steps == pytest.approx(1.0, rel=0.1) and found.seconds > 10 and found.fill["c"] <= 1.0
 
 
 def test_a_window_in_which_nothing_ends_is_too_short() -> None:
@@ -190,7 +193,27 @@ def test_a_link_carries_no_more_than_its_bandwidth() -> None:
     found = simulate(line(2, writers=4), behaviours, Machine(nodes), seconds=200, warm_up=5)
     assert found.rates["served"] == pytest.approx(100, rel=CLOSE)
     assert found.sent[0] == pytest.approx(1e5, rel=CLOSE) and found.received[1] == pytest.approx(1e5, rel=CLOSE)
-    assert found.limit() == "network"
+    assert found.limit() == "network" and found.traffic == "queue" and "trajectories" in found.bottleneck()
+
+
+def test_a_full_link_is_told_by_what_it_carries() -> None:
+    """Items go one way and parameters the other: 1,000 bytes for each item, and as many for each of two versions."""
+    p = Program("both")
+    items, params = p.channel(Channel("items", "queue", ITEM, 2)), p.channel(Channel("params", "params", ITEM))
+    p.role("actor", object, replicas=1, out=items.writer(), params=params.reader())
+    p.role("learner", object, inp=items.reader(), params=params.writer())
+    work_of = {
+        "actor": role(Op("latest", "params"), work(Times((0.3,))), Op("reserve", "out"), Op("commit", "out")),
+        "learner": [
+            Behaviour(
+                (Step((Op("get", "inp"), *(Op("publish", "params"), work(Times((0.04,)))) * 2), {"updates": 1.0}),),
+                start=(Op("publish", "params"),),
+            )
+        ],
+    }
+    nodes = tuple(Node(1, bandwidth=1e4, latency=0.0, roles=(name,)) for name in ("actor", "learner"))
+    found = simulate(p, work_of, Machine(nodes), seconds=20, warm_up=5)
+    assert found.traffic == "params" and found.sent[1] > 1.5 * found.sent[0]
 
 
 @pytest.mark.parametrize("tree, seconds", [(False, 2 * 3 * (1_000 / 4 / 1e4 + 0.01)), (True, 2 * 2 * (0.1 + 0.01))])
