@@ -17,7 +17,6 @@ from gymnasium.envs.registration import EnvSpec
 from shoal import own_code
 from shoal.api import UsageError
 from shoal.extras import pip_install
-from shoal.on_device import DeviceEnvBatch
 from shoal.settings.kinds import env_kind, envpool_id, gymnasium_id, is_atari
 from shoal.types import Values
 from shoal.words import counted
@@ -189,8 +188,7 @@ def _envpool(env: str, options: EnvOptions, explicit: bool) -> Found | None:
         raise UsageError(f"EnvPool does not have {env!r} in this version; use 'gymnasium' or 'auto'")
     if not explicit and not pool.same_spaces(env, lambda: _make_one(env, options), options):
         return None
-    reason = "EnvPool has the same id, in C++"
-    return Found(env, "envpool", reason, vector=lambda num: pool.make(env, num, options))
+    return Found(env, "envpool", "EnvPool has the same id, in C++", vector=lambda num: pool.make(env, num, options))
 
 
 def _require(env: str, options: EnvOptions, has: Backend) -> None:
@@ -316,33 +314,6 @@ def _vector(env: str, made: Any, num: int) -> Vector:
             f"environment {env!r} made {counted(made.num_envs, 'environment')} when it was asked for {num}"
         )
     return cast(Vector, made)
-
-
-def device_envs(env: str, options: EnvOptions, num: int, device: str) -> DeviceEnvBatch:
-    """Make ``num`` environments on a ``device``, of those that live on one (``on_device``)."""
-    given: Values = dict(options.env_kwargs)
-    if env in ON_DEVICE:
-        if options.max_episode_steps is not None:
-            given["max_episode_steps"] = options.max_episode_steps
-        return ON_DEVICE[env](num, device, **given)
-    return OwnDeviceEnvs(env, _callable(env), num, device, **given)
-
-
-def on_device(env: str) -> bool:
-    """Return whether the arrays of an environment are tensors on a device: one of Shoal's own, or of a
-    class of the user's that takes ``num_envs`` and ``device``."""
-    require_again(env)
-    if env in ON_DEVICE or not is_factory(env):
-        return env in ON_DEVICE
-    return on_any_device(_callable(env))
-
-
-def _callable(env: str) -> Any:
-    """What makes an environment of the user's; None where its name is an id that its module registers."""
-    if isinstance(env, Given):
-        return env.factory
-    module, _, name = env.rpartition(":")
-    return getattr(own_code.load(module, f"environment {env!r}", kind="env"), name, None)
 
 
 def _factory(env: str, factory: object, options: EnvOptions) -> Found:

@@ -121,12 +121,3 @@ class Algorithm:
     def params(self) -> Tensors:
         """Return what actors get."""
         return self._live.tensors
-
-
-def networks_beside(algorithm: Algorithm) -> list[nn.Module]:
-    """Return the networks that an algorithm keeps beside ``nets``, such as target networks: its attributes, and what
-    lists, tuples and dicts among them hold."""
-    found: list[object] = []
-    for value in vars(algorithm).values():
-        found += value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else [value]
-    return [network for network in found if isinstance(network, nn.Module) and network is not algorithm.nets]

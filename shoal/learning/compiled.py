@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from shoal.learning.algorithm import networks_beside
+from shoal.learning.networks import networks_beside
 from shoal.nets.encoder import Encoder
 
 log = logging.getLogger(__name__)

@@ -14,9 +14,10 @@ from torch import Tensor
 
 from shoal.api import Batch, Tensors, Update
 from shoal.fast.rounded import rounded
-from shoal.learning.algorithm import Algorithm, networks_beside
+from shoal.learning.algorithm import Algorithm
 from shoal.learning.differentiate import differentiate
 from shoal.learning.gradient_step import GradientStep, finite
+from shoal.learning.networks import networks_beside
 from shoal.ops import excess, global_norm
 from shoal.ops.optimiser import Optimiser, divide
 

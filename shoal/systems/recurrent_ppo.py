@@ -14,7 +14,7 @@ from torch import Tensor
 
 from shoal import fast, transfer
 from shoal.api import Batch, Context, Learner, Tensors, Update, UsageError, observations, spec_nbytes
-from shoal.envs.registry import on_device as lives_on_device
+from shoal.envs.on_device import on_device as lives_on_device
 from shoal.fast import ppo as compiled
 from shoal.learning.actor_critic import ActorCriticAgent, ActorCriticConfig, boundaries
 from shoal.learning.algorithm import Algorithm, Minibatches

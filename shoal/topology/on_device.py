@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from shoal.api import Context, Learner, ParamsReader, ParamsWriter, UsageError
-from shoal.envs.registry import device_envs
+from shoal.envs.on_device import device_envs
 from shoal.program import Program
 from shoal.roles.device_rollouts import DeviceLearnerRole, DeviceRollouts
 from shoal.topology.channels import Extras, Network, parameters, trajectories

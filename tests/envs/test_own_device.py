@@ -14,9 +14,9 @@ from own_points import SPEC, Elsewhere, Points
 import shoal
 from shoal.api import UsageError
 from shoal.envs import make, spec
+from shoal.envs.on_device import on_device
 from shoal.envs.options import EnvOptions
 from shoal.envs.own_device import OwnDeviceEnvs
-from shoal.envs.registry import on_device
 from shoal.runtime.launch import Launch, Stop
 from shoal.serial.runtime import SerialRuntime
 from shoal.systems import recurrent_ppo
