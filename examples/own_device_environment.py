@@ -47,7 +47,7 @@ class Points:
 if __name__ == "__main__":
     steps = int(sys.argv[1]) if len(sys.argv) > 1 else 400_000
     run = shoal.train(
-        "recurrent-ppo", env=f"{__file__}:Points", total_envs=256, unroll=LIMIT, learning_rate=3e-3, novelty=0.0,
+        "recurrent-ppo", env=f"{__file__}:Points", total_envs=256, unroll=LIMIT, learning_rate=3e-3,
         gamma=0.9, steps=steps,
     )  # fmt: skip
     print("return of 20 episodes:", sum(run.policy().evaluate(20)) / 20, "(by chance -11)")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from shoal import own_code
@@ -13,6 +14,9 @@ from .given import Given, require_again
 from .options import EnvOptions
 from .own_device import OwnDeviceEnvs, on_any_device
 from .registry import is_factory
+
+# Options that change what an environment shows or rewards, which those on a device lack; values without effect
+UNCHANGED = {"reward_clip": "none", "reward_scale": 1.0, "novelty": 0.0, "last_action_reward": False}
 
 
 def device_envs(env: str, options: EnvOptions, num: int, device: str) -> DeviceEnvBatch:
@@ -32,6 +36,16 @@ def on_device(env: str) -> bool:
     if env in ON_DEVICE or not is_factory(env):
         return env in ON_DEVICE
     return on_any_device(_callable(env))
+
+
+def left_off(values: Values, free: Collection[str]) -> tuple[Values, str]:
+    """Return values without effect for those of ``UNCHANGED`` that have one in a configuration's ``values`` and that
+    the user has not set (``free``), if its environment lives on a device, and a sentence on it; else {} and ""."""
+    found = {name: plain for name, plain in UNCHANGED.items() if name in free and values[name] != plain}
+    if not found or not on_device(values["env"]):
+        return {}, ""
+    told = ", ".join(f"{name} {plain} (not {values[name]})" for name, plain in found.items())
+    return found, f"{told}: {values['env']} lives on the learner's device"
 
 
 def _callable(env: str) -> Any:

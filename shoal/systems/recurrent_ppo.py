@@ -67,6 +67,7 @@ class Config(SystemConfig, PPOConfig):
 
     shares_gradient: ClassVar[bool] = True
     has_server: ClassVar[bool] = True
+    envs_on_device: ClassVar[bool] = True
     envs: Envs = 8
     unroll: Count = 128
 

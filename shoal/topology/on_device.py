@@ -9,14 +9,12 @@ from typing import Any
 import torch
 
 from shoal.api import Context, Learner, ParamsReader, ParamsWriter, UsageError
-from shoal.envs.on_device import device_envs
+from shoal.envs.on_device import UNCHANGED, device_envs
 from shoal.program import Program
 from shoal.roles.device_rollouts import DeviceLearnerRole, DeviceRollouts
 from shoal.topology.channels import Extras, Network, parameters, trajectories
 from shoal.topology.config import SystemConfig
 from shoal.topology.roles import begin
-
-UNCHANGED = {"reward_clip": "none", "reward_scale": 1.0, "novelty": 0.0, "last_action_reward": False}
 
 
 def on_device(

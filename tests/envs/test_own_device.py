@@ -19,7 +19,8 @@ from shoal.envs.options import EnvOptions
 from shoal.envs.own_device import OwnDeviceEnvs
 from shoal.runtime.launch import Launch, Stop
 from shoal.serial.runtime import SerialRuntime
-from shoal.systems import recurrent_ppo
+from shoal.settings.config import resolve
+from shoal.systems import load, recurrent_ppo
 
 HERE = str(Path(__file__).with_name("own_points.py"))
 NAME = f"{HERE}:Points"
@@ -100,9 +101,26 @@ def test_arguments_that_it_does_not_take_and_errors_of_its_own_are_one_sentence(
         program(novelty=0.5)
 
 
+@pytest.mark.parametrize("preset, left", [(None, "novelty 0.0 (not 0.5)"), ("box2d", "reward_scale 1.0 (not 0.05)")])
+def test_what_a_preset_says_of_options_that_it_lacks_is_left_off_with_a_sentence(preset: str | None, left: str) -> None:
+    def found(system: str = "recurrent-ppo", **fields: Any) -> Any:
+        return resolve(load(system), preset, overrides={"env": NAME, **fields}, name=system)
+
+    ours = found(steps=1_000)
+    assert recurrent_ppo.program(ours.cfg).roles
+    told = f"{left}: {NAME} lives on the learner's device"
+    assert told in ours.fitted and ours.origins[left.partition(" ")[0]].endswith("fitted")
+    assert preset or "the run has 1,000 steps" in ours.fitted
+    assert "lives on" not in found(env="Pendulum-v1").fitted
+    if preset is None:
+        assert found("impala").cfg.novelty == 0.5, "through NumPy"
+    with pytest.raises(UsageError, match=r"novelty is 0\.25, but"):
+        recurrent_ppo.program(found(novelty=0.25).cfg)
+
+
 @pytest.mark.parametrize("kind, goes_on", [("Saving", True), ("Points", False)])
 def test_a_resumed_run_goes_on_within_episodes_if_they_are_saved(kind: str, goes_on: bool, tmp_path: Path) -> None:
-    given: dict[str, Any] = dict(total_envs=32, unroll=5, novelty=0.0, hidden=(16,), device="cpu", actors=1)
+    given: dict[str, Any] = dict(total_envs=32, unroll=5, hidden=(16,), epochs=1, device="cpu", actors=1)
     env = f"{HERE}:{kind}"
     for name, steps in (("whole", 960), ("parts", 480)):
         shoal.train(
