@@ -348,3 +348,9 @@ def test_addresses_are_no_directories(
     assert main([*command.split(), "s3://bucket/run.svg", *(["--steps", "100"] if "train" in command else [])]) == 2
     assert "'s3://bucket/run.svg' is an address" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("asked", "near"), [("PPO", "recurrent-ppo"), ("DQN", "dqn"), ("Impala", "impala")])
+def test_system_written_as_a_class_elsewhere_is_suggested(asked: str, near: str) -> None:
+    with pytest.raises(UsageError, match=rf"unknown system '{asked}'; did you mean '{near}'\?"):
+        shoal.systems.load(asked)
