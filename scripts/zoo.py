@@ -72,12 +72,14 @@ writes its file and its manifest. A training in the serial runtime repeats bit f
 """
 
 
-def make(name: str, words: list[str], least: float) -> bool:
+def make(name: str, words: list[str], least: float, before: str = "") -> bool:
     """Train, evaluate and write an entry; returns whether its score is at least ``least``."""
     with tempfile.TemporaryDirectory() as folder:
-        where = Path(folder, "run")
-        command = [sys.executable, "-m", "shoal", "train", *words, "--quiet", "--run-dir", str(where)]
-        subprocess.run(command, check=True)
+        where, python = Path(folder, "run"), [sys.executable, "-m"]
+        if before:
+            subprocess.run([*python, *shlex.split(before)], check=True, cwd=folder)
+        command = [*python, "shoal", "train", *words, "--quiet", "--run-dir", str(where)]
+        subprocess.run(command, check=True, cwd=folder)
         run, facts = shoal.Run.open(where), read_json(where / "config.json", "run")
         which = "best" if (where / "best").is_dir() else "last"
         policy = run.policy(which=which)
@@ -91,9 +93,10 @@ def make(name: str, words: list[str], least: float) -> bool:
     if score.mean < least:
         return False
     settings = {field: run.config[field] for field, origin in facts["origins"].items() if origin != "default"}
+    settings.pop("demonstrations", None)  # a policy is saved without them
     written = zoo.Entry(
         name, run.system, policy.cfg.env, shlex.join(["shoal", "train", *words]), facts["preset"], facts["seed"],
-        run.report.steps, run.report.updates, round(run.report.seconds, 1), which, settings, score, "",
+        run.report.steps, run.report.updates, round(run.report.seconds, 1), which, settings, score, "", before,
     )  # fmt: skip
     policy.save(written.file)
     written.file.chmod(0o644)  # for a wheel, which keeps it: safetensors writes for its owner alone
@@ -120,7 +123,7 @@ def page() -> str:
         )
         made.append(
             f"**{one.name}**: seed {one.seed}, {one.steps:,} environment steps, {one.updates:,} updates, "
-            f"{one.seconds:.0f} s; the {one.parameters} parameters.\n\n```bash\n{one.command}\n```\n"
+            f"{one.seconds:.0f} s; the {one.parameters} parameters.\n\n```bash\n{one.commands}\n```\n"
         )
     lacking = sorted(SYSTEMS.keys() - {one.system for one in zoo.entries()})
     told = f"\nThe zoo has no policy yet of: {', '.join(lacking)}.\n" if lacking else ""
@@ -133,17 +136,18 @@ def main() -> int:
     add = commands.add_parser("add")
     add.add_argument("name")
     add.add_argument("--least", type=float, default=-np.inf, help="mean return below which nothing is written")
+    add.add_argument("--before", default="", help="a command that makes the demonstrations: 'shoal record ...'")
     add.add_argument("words", nargs="+", help="what follows `shoal train`")
     train = commands.add_parser("train")
     train.add_argument("names", nargs="+")
     commands.add_parser("page").add_argument("--check", action="store_true")
     args = parser.parse_args()
     if args.command == "add":
-        if not make(args.name, args.words, args.least):
+        if not make(args.name, args.words, args.least, args.before):
             return 1
     elif args.command == "train":
         for name in args.names:
-            make(name, shlex.split(zoo.entry(name).command)[2:], -np.inf)
+            make(name, shlex.split(zoo.entry(name).command)[2:], -np.inf, zoo.entry(name).before)
     elif args.check:
         return int(PAGE.read_text("utf-8") != page())
     PAGE.write_text(page(), encoding="utf-8")

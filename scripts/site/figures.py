@@ -14,6 +14,7 @@ from statistics import median
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 sys.path.insert(0, str(Path(__file__).parent))
+import films
 import learning_tables
 import plan_tables
 import run_tables
@@ -92,7 +93,28 @@ def validation(system: str, runs: list[Recorded]) -> str:
         ]
     if any(run.preset == "dm_control" for run in runs) and system in ("d4pg", "apex-dpg"):
         lines += ["The runs with `dm_control` were ended at 50,000 of its 500,000 steps.", ""]
-    return "\n".join(lines)
+    return "\n".join([*lines, trained(system)])
+
+
+def trained(system: str) -> str:
+    """Return the section that shows the system's policy of the zoo, with its film."""
+    entry = films.of_system(system)
+    assert entry is not None and films.is_current(entry), f"run: python scripts/site/films.py {system}"
+    score = entry.score
+    return f"""### A trained policy
+
+![{entry.source} plays {entry.env}](pictures/{system}.gif)
+
+*`{entry.source}` plays `{entry.env}`: the first seconds of an episode with seed {films.SEED}, by the greedy policy.
+Its mean return over {score.episodes} other episodes is {score.mean:.4g} (95 % interval {score.low:.4g} to
+{score.high:.4g}). `python scripts/site/films.py {system}` makes the film.*
+The [zoo](../zoo.md) says how it was trained. To use it:
+
+```bash
+shoal eval {entry.source} --episodes 100
+shoal eval {entry.source} --video {entry.name}.mp4
+```
+"""
 
 
 def unused_presets(system: str, runs: list[Recorded]) -> list[str]:
@@ -227,7 +249,8 @@ def outputs() -> Iterator[tuple[Path, str]]:
         (docs / "performance.md", speed_tables.tables()),
         (docs / "scaling.md", plan_tables.tables()),
         (docs / "population.md", {"": learning_tables.populations()}),
-        (docs / "cluster.md", {"speed": run_tables.cluster(), "bytes": run_tables.between_nodes()}),
+        (docs / "cluster.md", run_tables.cluster_tables()),
+        (docs / "architecture.md", {"": run_tables.channels()}),
         (docs / "faults.md", {"kills": run_tables.kills(), "soak": run_tables.soak()}),
         (docs / "pointgoal.md", {"": learning_tables.pointgoal()}),
         (docs / "evaluation.md", {"": run_tables.evaluations()}),

@@ -15,6 +15,8 @@ from pymdownx.superfences import SuperFencesException
 ROOT = Path(__file__).parents[2]
 CACHE = ROOT / "build" / "diagrams"  # drawings by the hash of their source: one takes up to a minute
 PLAIN_LABELS = {"htmlLabels": False, "flowchart": {"htmlLabels": False}}  # text that any SVG viewer shows
+WIDTH = re.compile(r"max-width: ([\d.]+)px;")
+LEAST_SCALE = 0.65  # of a drawing's own size
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\\([(\[])(.*?)\\[)\]]</\1>', re.DOTALL)
 
 
@@ -41,7 +43,13 @@ def diagram(source: str, language: str, css_class: str, options: Any, md: Any, *
         CACHE.mkdir(parents=True, exist_ok=True)
         cached.write_text(drawn, encoding="utf-8")
     name = "diagram-" + cached.stem  # identifiers and styles of two diagrams on one page must differ
-    return f'<figure class="{css_class}">{cached.read_text("utf-8").replace("my-svg", name)}</figure>'
+    drawn = WIDTH.sub(_readable, cached.read_text("utf-8").replace("my-svg", name), count=1)
+    return f'<figure class="{css_class}">{drawn}</figure>'
+
+
+def _readable(found: re.Match[str]) -> str:
+    """Return the style of a drawing with a least width, below which its letters could not be read: it then scrolls."""
+    return f"{found[0]} min-width: {float(found[1]) * LEAST_SCALE:.0f}px;"
 
 
 def on_page_content(content: str, **_: Any) -> str:

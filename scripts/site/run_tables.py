@@ -1,4 +1,4 @@
-"""Tables of docs/cluster.md, docs/faults.md and docs/evaluation.md, from the raw files in ``benchmarks/results``."""
+"""Tables of architecture.md, cluster.md, faults.md and evaluation.md, from the raw files in ``benchmarks/results``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,31 @@ CASES = {
     "impala-cartpole": "IMPALA, CartPole", "apex-dqn-cartpole": "Ape-X DQN, CartPole", "impala-pong": "IMPALA, Pong",
     "apex-dqn-pong": "Ape-X DQN, Pong",
 }  # fmt: skip
+HOSTS = {  # of benchmarks/hosts.py
+    "cut": "a host of actors is disconnected for some seconds",
+    "partition": "a host of actors is disconnected until it counts as lost, and Ray is started on it again",
+    "actors": "all processes of a host of actors are killed (IMPALA), and Ray is started on it again",
+    "transitions": "the same with Ape-X DQN",
+    "head": "all processes of the head's host are killed (IMPALA; driver and learner are on the other)",
+    "books": "the head's raylet and its control store (GCS) are killed, on the driver's host",
+    "killed": "all processes of a rank's host are killed (DD-PPO)",
+    "unseen": "a host does not see the run's directory",
+    "slow": "the link has 100 Mbit/s and 20 ms each way (IMPALA on Pong)",
+}
+CHANNELS = {  # of benchmarks/transport.py; the unit is the last word of a name
+    "put of 28 KB in one process, us": "`put` of one frame of 28 KB, in one process",
+    "put and get of it, us": "`put` and `get` of it, in one process",
+    "256 writers: one look at all rings, us": "reading the counters of 256 writers",
+    "256 writers: get of a tiny item, us": "`get` of a tiny item from one of them",
+    "CPU share of a reader that waits": "a reader that waits",
+    "CPU share of a writer that waits": "a writer that waits",
+}
 WHOLE = 10.0  # seconds after which throughput should be back
+
+
+def cluster_tables() -> dict[str, str]:
+    """Return the text of each marked place of docs/cluster.md, by its name."""
+    return {"speed": cluster(), "bytes": between_nodes(), "hosts": hosts()}
 
 
 def cluster() -> str:
@@ -47,6 +71,25 @@ def between_nodes() -> str:
             [CASES[name], of, f"{sent:,.1f}", f"{found['must'][of]:,.1f}"] for of, sent in found["between"].items()
         ]
     return table(["case", "channel", "bytes sent per step", "bytes needed per step"], rows)
+
+
+def hosts() -> str:
+    """Return the table of what runs on several hosts did when a host died, was cut off, or was far away."""
+    cases = raw("hosts")
+    rows = [[title, *(cases[name]["figures"][at] for at in (1, 3))] for name, title in HOSTS.items() if name in cases]
+    days = sorted({machine(case) for case in cases.values()})
+    return f"{table(['case', 'what happened', 'afterwards'], rows)}\n\nMeasured on: {'; '.join(days)}."
+
+
+def channels() -> str:
+    """Return the table of what an item of a channel costs, and a replica that waits."""
+    case = raw("transport")["the rest"]
+    found = dict(case["figures"])
+    rows = [
+        [title, f"{found[name]:.2g} µs" if name.endswith(" us") else f"{found[name]:.1%} of a core"]
+        for name, title in CHANNELS.items()
+    ]
+    return f"{table(['what', 'costs'], rows)}\n\nMeasured on: {machine(case)}."
 
 
 def kills() -> str:

@@ -222,6 +222,8 @@ def _described(one: Entry) -> Iterator[str]:
     score = one.score
     yield f"{one.source}: {one.system} on {one.env}, preset {one.preset}"
     yield f"  made by      {one.command}"
+    if one.before:
+        yield f"  after        {one.before}"
     yield (
         f"  training     seed {one.seed}, {counted(one.steps, 'step')}, {counted(one.updates, 'update')}, "
         f"{one.seconds:.0f} s"

@@ -201,14 +201,19 @@ class Point(Toy):
 class Catch(Toy):
     """bsuite's Catch: a ball falls through 10 rows of 5 columns; the paddle on the last row goes left, stays or goes
     right; +1 or -1 when the ball arrives, 9 steps. Drawn as a uint8 image ``[1, screen, screen]``: 20 pixels suit a
-    small or residual network; the Nature CNN needs ``screen=40`` or more (a multiple of 10)."""
+    small or residual network; the Nature CNN needs ``screen=40`` or more (a multiple of 10). ``render`` returns the
+    first environment's image, ``[screen, screen, 1]``."""
 
     action = gs.Discrete(3)
 
-    def __init__(self, num_envs: int, max_episode_steps: int | None = None, screen: int = 20):
+    def __init__(
+        self, num_envs: int, max_episode_steps: int | None = None, screen: int = 20, render_mode: str | None = None
+    ):
         self._tile = (screen // 10, screen // 5)
         self.observation = gs.Box(0, 255, (1, 10 * self._tile[0], 5 * self._tile[1]), np.uint8)
         super().__init__(num_envs, max_episode_steps)
+        self.render_mode = render_mode
+        self.metadata |= {"render_modes": ["rgb_array"], "render_fps": 5}
         self.ball, self.paddle = np.zeros(num_envs, np.int64), np.zeros(num_envs, np.int64)
 
     def _begin(self, rows: Mask) -> None:
@@ -220,12 +225,15 @@ class Catch(Toy):
         landed = self.steps >= 9
         return np.where(landed, np.where(self.ball == self.paddle, 1, -1), 0), landed
 
-    def _observe(self) -> Observed:
+    def _observe(self) -> np.ndarray:
         cells = np.zeros((self.num_envs, 10, 5), np.uint8)
         every = np.arange(self.num_envs)
         cells[every, 9, self.paddle] = 255
         cells[every, np.minimum(self.steps, 9), self.ball] = 255
         return cells.repeat(self._tile[0], 1).repeat(self._tile[1], 2)[:, None]
+
+    def render(self) -> tuple[np.ndarray, ...]:  # as of every vector environment: a picture each
+        return tuple(np.moveaxis(self._observe(), 1, -1))
 
 
 class Both(OneOfFour):

@@ -120,11 +120,13 @@ class Policy:
         return _rebuilt, (self._system_name(), self.cfg, self.params, self.version, self.seed), episode
 
     def save(self, file: str | Path) -> None:
-        """Write the policy to one file (safetensors, with its configuration in the header) for ``shoal.load``."""
+        """Write the policy to one file (safetensors, with its configuration in the header) for ``shoal.load``.
+        The place of its demonstrations is left out, as only a training reads them."""
         from safetensors.torch import save_file
 
         name = self._system_name()
-        values = anchored(plain({f.name: getattr(self.cfg, f.name) for f in dataclasses.fields(self.cfg)}))
+        kept = [f.name for f in dataclasses.fields(self.cfg) if f.name != "demonstrations"]
+        values = anchored(plain({field: getattr(self.cfg, field) for field in kept}))
         facts = {"format": RUN_FORMAT, "system": name, "config": values, "version": self.version, "seed": self.seed}
         file = Path(file)
         temporary = file.with_name(f".{file.name}.tmp")

@@ -6,14 +6,11 @@ import contextlib
 import csv
 import logging
 import math
-import re
 import shlex
-import sys
 import time
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -21,26 +18,16 @@ from shoal.metering.aggregator import WINDOW, Snapshot
 from shoal.metering.bottleneck import bottleneck
 from shoal.records.damage import read_json
 from shoal.records.evaluation_files import BEST, FILE as EVALUATIONS, UNFINISHED
+from shoal.records.markdown import code, command, items, made_on, rows, text, write_lines, written
 from shoal.records.report import Report
-from shoal.records.whole_files import write_whole
 from shoal.types import Values
-from shoal.untrusted import bounded_lines, one_line, open_text, printable
+from shoal.untrusted import bounded_lines, one_line, open_text
 from shoal.words import counted
 
-NAME = "summary.md"
 WRITE_SECONDS = 30.0  # seconds between two writings
-CLOCK = "%Y-%m-%d %H:%M:%S"
 SHOWN = 10  # evaluations, and warnings
 
 root = logging.getLogger("shoal")
-
-
-def command() -> str:
-    """Return how this process was started, as it would be typed again."""
-    script, *words = sys.argv or ["python"]
-    if Path(script).name in ("shoal", "__main__.py"):
-        return shlex.join(["shoal", *words])
-    return shlex.join(["python", *([script] if script not in ("", "-c", "-") else []), *words])
 
 
 class Summary(logging.Handler):
@@ -82,28 +69,18 @@ class Summary(logging.Handler):
         """Write the file, whole."""
         with contextlib.suppress(Exception):  # a full disk, or a config.json that somebody edits
             facts = read_json(self.path / "config.json", "run")
-            text = printable("\n".join(self._lines(facts, state))).replace("<", "&lt;")  # no HTML within Markdown
-            write_whole(self.path / NAME, text + "\n")
+            write_lines(self.path, self._lines(facts, state))
 
     # ----------------------------------------------------------------------------------- contents
     def _lines(self, facts: Values, state: str) -> list[str]:
         env, path = facts["config"].get("env", ""), one_line(shlex.quote(str(self.path)))
-        machine, versions = facts.get("hardware", {}), facts.get("versions", {})
-        memory = f"{machine.get('memory', 0) / 2**30:.0f} GiB"
-        clock = time.strftime(CLOCK, time.localtime(self._began))
         lines = [
-            f"# {_text(facts['system'])} on {_text(env)}, seed {_text(facts['seed'])}", "",
-            f"{_text(state if chr(10) not in state else state.splitlines()[-1])} (written {time.strftime(CLOCK)})", "",
-            "| | |", "| --- | --- |",
-            *_rows({
-                "command": _code(self._command), "began": clock,
+            f"# {text(facts['system'])} on {text(env)}, seed {text(facts['seed'])}", "",
+            f"{text(state if chr(10) not in state else state.splitlines()[-1])} (written {written()})", "",
+            *rows({
+                "command": code(self._command), "began": written(self._began),
                 "preset": f"{facts.get('preset', 'none')} ({self._why})", "runtime": facts.get("runtime", ""),
-                "machine": ", ".join([
-                    machine.get("processor", ""), counted(machine["cores"], "core") if "cores" in machine else "",
-                    memory, *machine.get("gpus", [])
-                ]),
-                "versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
-                "git commit": facts.get("git") or "none",
+                **made_on(facts.get("versions", {}), facts.get("hardware", {}), facts.get("git")),
             }),
         ]  # fmt: skip
         lines += ["", "## Score", "", *self._score(), "", "## Speed", "", *self._speed()]
@@ -150,27 +127,9 @@ class Summary(logging.Handler):
         ]  # fmt: skip
 
     def _told(self) -> list[str]:
-        out = [f"- {_text(text)}" + (f" ({n} times)" if n > 1 else "") for text, n in self._warnings.most_common(SHOWN)]
+        out = items(self._warnings.most_common(SHOWN))
         more = len(self._warnings) - SHOWN
         return [*out, *([f"- and {more} others: logs/run.log"] if more > 0 else [])]
-
-
-def _rows(cells: Mapping[str, Any]) -> list[str]:
-    return [f"| {name} | {_text(value).replace('|', chr(92) + '|')} |" for name, value in cells.items()]
-
-
-def _text(value: Any) -> str:
-    """A value on one line, none of whose brackets are a link or what a link refers to."""
-    return _LINK.sub(r"]\\\1", one_line(str(value)))
-
-
-_LINK = re.compile(r"\]([(\[:])")
-
-
-def _code(text: str) -> str:
-    """``text`` as code within a line, fenced by more backticks than it has in a row."""
-    longest = max(map(len, re.findall("`+", text)), default=0)
-    return f"{'`' * (longest + 1)}{' ' * (longest > 0)}{text}{' ' * (longest > 0)}{'`' * (longest + 1)}"
 
 
 def _interval(values: Sequence[float]) -> str:

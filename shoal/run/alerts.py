@@ -3,11 +3,14 @@ member)."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import os
 import subprocess
-from collections.abc import Hashable
+import threading
+import time
+from collections.abc import Callable, Hashable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -17,6 +20,7 @@ from shoal.words import counted
 
 AFTER = 300.0  # seconds without progress that are a stall
 FALL = 0.5  # of what the return has gained, lost again
+LISTEN_SECONDS = 5.0  # at most, between two looks whether the runtime goes on
 END_SECONDS = 10.0  # seconds that the last command has before the run's own ends without it
 
 log = logging.getLogger("shoal.run")
@@ -25,7 +29,8 @@ log = logging.getLogger("shoal.run")
 class Alarm:
     """An observer of a run that calls ``command`` by the shell, with a sentence as its last argument, once for each
     cause: ``SHOAL_ALERT`` (ended, failed, stalled, fell, restarted) and ``SHOAL_RUN``, the run's directory, are in its
-    environment. As a context it tells how the run ended.
+    environment. As a context it tells how the run ended. A shell that waits beside it tells of a process that was
+    killed, and can say nothing itself.
 
     after: seconds of training without a step, or with a return that has lost half of what it had gained, that are told.
     part: what a restart is of. A command that fails, or cannot be started, costs a warning.
@@ -35,6 +40,8 @@ class Alarm:
         self._command, self._path, self._after, self._part = command, path, after, part
         self._told: set[Hashable] = set()
         self._running: list[subprocess.Popen[bytes]] = []
+        self._telling = threading.Lock()
+        self._survivor: subprocess.Popen[bytes] | None = None
         self._steps, self._moved = -1.0, 0.0  # and the seconds at which they moved last
         self._lowest, self._well = math.inf, 0.0  # of all returns; the seconds at which the return was last well
         self._best, self._began = -math.inf, math.inf  # the highest, and the lowest before it
@@ -63,7 +70,30 @@ class Alarm:
         elif seconds - self._well >= self._after:
             self._tell("fell", self._best, f"the return fell from {self._best:.4g} to {score:.4g}")
 
+    @contextlib.contextmanager
+    def listening(self, looked: Callable[[], float]) -> Iterator[None]:
+        """Tell of a runtime that hangs within the block, and so writes no rows. looked: returns the monotonic seconds
+        at which it was last seen to go on."""
+        over = threading.Event()
+
+        def listen() -> None:
+            while not over.wait(min(self._after / 4, LISTEN_SECONDS)):
+                if (silent := time.monotonic() - looked()) >= self._after:
+                    steps = max(0.0, self._steps)
+                    self._tell("stalled", self._steps, f"no step for {silent:.0f} s, after {counted(steps, 'step')}")
+
+        thread = threading.Thread(target=listen, name="alert", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+
     def __enter__(self) -> Alarm:
+        self._survivor = self._start(
+            "failed", "failed: its process was killed", before="read -r _ && exit\n", stdin=subprocess.PIPE
+        )
         return self
 
     def __exit__(
@@ -75,6 +105,8 @@ class Alarm:
             self._tell("failed", None, f"failed: {str(error).strip().partition(chr(10))[0] or type(error).__name__}")
         elif error is not None:
             self._tell("ended", None, f"ended: {error or 'interrupted'}")
+        if self._survivor is not None:
+            self._survivor.communicate(b"\n")
         for process in self._running:
             try:
                 process.wait(END_SECONDS)
@@ -83,18 +115,27 @@ class Alarm:
         self._collect()
 
     def _tell(self, what: str, cause: Any, sentence: str) -> None:
-        if (what, cause) in self._told:
-            return
-        self._told.add((what, cause))
-        words = ["/bin/sh", "-c", f'{self._command} "$@"', "shoal", f"{self._path.name}: {sentence}"]
+        with self._telling:
+            if (what, cause) in self._told:
+                return
+            self._told.add((what, cause))
+        if (process := self._start(what, sentence)) is not None:
+            self._running.append(process)
+
+    def _start(
+        self, what: str, sentence: str, before: str = "", stdin: int = subprocess.DEVNULL
+    ) -> subprocess.Popen[bytes] | None:
+        """Start the command, behind lines of the shell that come ``before`` it; None where that cannot be."""
+        words = ["/bin/sh", "-c", f'{before}{self._command} "$@"', "shoal", f"{self._path.name}: {sentence}"]
         environ = {**os.environ, "SHOAL_ALERT": what, "SHOAL_RUN": str(self._path)}
         try:
-            self._running.append(subprocess.Popen(
-                words, env=environ, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            return subprocess.Popen(
+                words, env=environ, stdin=stdin, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
                 start_new_session=True,
-            ))  # fmt: skip
+            )  # fmt: skip
         except (OSError, ValueError) as error:
             log.warning("the command of --alert cannot be started: %s", error)
+            return None
 
     def _collect(self) -> None:
         for process in [p for p in self._running if p.poll() is not None]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,7 @@ import numpy as np
 from shoal.api import ShoalError, UsageError
 from shoal.metering.aggregator import Snapshot
 from shoal.records.metric_files import performance_row, training_row
+from shoal.run.alerts import Alarm
 from shoal.types import Values
 
 Observer = Callable[[Values], object]
@@ -30,6 +33,7 @@ class Observers:
     def __init__(self, functions: Sequence[Observer]) -> None:
         self.functions = functions
         self._ends = False
+        self._looked = 0.0  # monotonic seconds
         self._failed: tuple[str, Exception] | None = None
 
     def update(self, snapshot: Snapshot) -> None:
@@ -45,8 +49,19 @@ class Observers:
                 self._ends |= isinstance(answer, (bool, np.bool_)) and bool(answer)
 
     def end(self) -> bool:
-        """Return whether the run shall end."""
+        """Return whether the run shall end. A runtime asks as long as it goes on."""
+        self._looked = time.monotonic()
         return self._ends or self._failed is not None
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """The time in which the runtime runs: an ``Alarm`` among the functions listens whether it goes on."""
+        self._looked = time.monotonic()
+        with contextlib.ExitStack() as stack:
+            for function in self.functions:
+                if isinstance(function, Alarm):
+                    stack.enter_context(function.listening(lambda: self._looked))
+            yield
 
     def check(self) -> None:
         """ShoalError if one of them has raised."""

@@ -12,7 +12,7 @@ from shoal.untrusted import one_line
 FIRST = ("time", "steps", "return", "bottleneck", "updates", "first update", "alert", "evaluation", "policy lag",
          "samples per insert", "restarts", "not improved", "fill", "memory", "episodes")  # fmt: skip
 WRAPPED = ("alert", "not improved")  # sentences, of two lines at most
-KEY = 18  # columns of a figure's name
+KEY, LEAST_KEY = 18, 12  # columns of a figure's name: less of them in a narrow window
 CELL = 38  # columns of a metric beside others
 TALL = 34  # rows of a window in which there is room for the heading
 BARS = "▁▂▃▄▅▆▇█"
@@ -65,7 +65,7 @@ def lines(
     for key, value in vital:
         style = {"return": "bold", "bottleneck": "yellow", "alert": "bold red"}.get(key, "")
         if key in WRAPPED:
-            parts = textwrap.wrap(one_line(value), max(10, width - KEY), max_lines=2, placeholder=" ...")
+            parts = textwrap.wrap(one_line(value), max(10, width - _key(width)), max_lines=2, placeholder=" ...")
             out += [(style, _row(key if i == 0 else "", part, width)) for i, part in enumerate(parts)]
         else:
             out.append((style, _row(key, value, width)))
@@ -92,7 +92,12 @@ def render(title: str, shown: Sequence[tuple[str, str]], bar: Any) -> Any:
 
 
 def _row(key: str, value: str, width: int) -> str:
-    return _cut(f"{_cut(key, KEY - 1):<{KEY}}{one_line(value)}", width)
+    most = _key(width)
+    return _cut(f"{_cut(key, most - 1):<{most}}{one_line(value)}", width)
+
+
+def _key(width: int) -> int:
+    return min(KEY, max(LEAST_KEY, width // 4))
 
 
 def _cut(text: str, most: int) -> str:

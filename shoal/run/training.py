@@ -264,7 +264,8 @@ class Training:
                 resume=checkpoint, publication=Publication(self.path),
                 spans=SPANS if self.trace is not None else 0, went_back=partial(self._go_on, directory),
             )  # fmt: skip
-            report = launched(self.options.runtime, self.runtime, self.program, launch)
+            with self.observers.running():
+                report = launched(self.options.runtime, self.runtime, self.program, launch)
             directory.finish(report)
             return report
         except BaseException as error:

@@ -225,8 +225,10 @@ class _Rank:
             self.group.beat()
             now = time.monotonic()
             if self.leads and now - shown >= max(self.launch.interval, (now - began) / ROWS):
+                shown = now  # said until it is heard, and once
                 self.remarks.say(report=1)
             if self.leads and self.saving is not None and 0 < self.saving.every <= now - saved:
+                saved = now
                 self.remarks.say(save=1)
             news = self.remarks.news()
             if news is None:

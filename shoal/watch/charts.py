@@ -34,7 +34,7 @@ def figure(
         data=list(data),
         layout=dict(
             title=dict(text=markup(title), font=dict(size=14)),
-            xaxis=dict(axis, title=dict(text=AXES.get(x, x))),
+            xaxis=dict(axis, title=dict(text=AXES.get(x, x), standoff=6), rangemode="tozero"),
             yaxis=dict(axis, title=dict(text=markup(y)), type="log" if log else "linear"),
             paper_bgcolor="rgba(0,0,0,0)", plot_bgcolor="rgba(0,0,0,0)", font=dict(color=INK, size=12),
             margin=dict(l=60, r=16, t=40, b=52), height=320, hovermode="closest", showlegend=len(data) > 1,

@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
+import numpy as np
+
 from shoal.metering.bottleneck import bottleneck
 from shoal.metering.glossary import SECTIONS
 from shoal.program.draw import human_bytes
@@ -21,6 +23,7 @@ from shoal.words import counted
 
 GLOSSARY = {entry.name: entry for _, _, entries in SECTIONS for entry in entries}
 FIRST = ("episode_return", "evaluation_return", "loss", "entropy", "policy_lag_p95", "steps_per_second")
+RATE_ROWS = 20  # whose mean a rate is: 10 s of most runs
 OLD_ROWS = 20  # rows after which a value that no row has repeated is shown with its age
 HIDDEN = ("row",)
 UNENDED = ("running", "killed", "failed")  # states; any other is the reason for which a run ended
@@ -106,9 +109,9 @@ def figures(run: RunFiles, facts: Values, report: Values, status: str) -> list[l
     stop = facts.get("stop", {})
     goal = number(stop.get("steps")) if isinstance(stop, dict) else None
     done = f"{last.get('steps', 0):,.0f}" + (f" of {goal:,.0f}" if goal else "")
-    out.append(["steps", f"{done} ({last.get('steps_per_second', 0.0):,.0f}/s)", ""])
+    out.append(["steps", f"{done} ({rate(clock, 'steps_per_second'):,.0f}/s)", ""])
     if "updates" in last:
-        out.append(["updates", f"{last['updates']:,.0f} ({last.get('updates_per_second', 0.0):,.1f}/s)", ""])
+        out.append(["updates", f"{last['updates']:,.0f} ({rate(clock, 'updates_per_second'):,.1f}/s)", ""])
     out.append(["return", short(last["episode_return"]) if "episode_return" in last else "none yet", ""])
     if best := run.best():
         out.append(
@@ -129,6 +132,13 @@ def figures(run: RunFiles, facts: Values, report: Values, status: str) -> list[l
     left = time_left(facts, last) if status == "running" else None
     out.append(["time", duration(seconds) + (f", {duration(left[1])} left ({left[0]:.0%} done)" if left else ""), ""])
     return out
+
+
+def rate(columns: Columns, name: str) -> float:
+    """Return the mean of a rate over the newest ``RATE_ROWS`` rows, since steps are told in bursts; 0.0 without any."""
+    values = columns.column(name)[-RATE_ROWS:]
+    values = values[np.isfinite(values)]
+    return float(values.mean()) if len(values) else 0.0
 
 
 def meaning(name: str) -> tuple[str, str]:
@@ -160,6 +170,8 @@ def metrics(run: RunFiles) -> list[Values]:
 def about(run: RunFiles, facts: Values) -> list[list[str]]:
     """Command, machine, versions and seed, as rows of [name, value]."""
     machine, versions = as_dict(facts.get("hardware")), as_dict(facts.get("versions"))
+    if (memory := number(machine.get("memory"))) is not None:
+        machine = {**machine, "memory": human_bytes(int(memory))}
     rows = [
         ["command", run.command()], ["directory", str(run.path)], ["preset", facts.get("preset", "")],
         ["seed", facts.get("seed", "")], ["runtime", facts.get("runtime", "")],
@@ -183,7 +195,11 @@ def settings(facts: Values) -> list[Values]:
 
 def differing(runs: Mapping[str, RunFiles]) -> list[list[str]]:
     """Settings in which runs differ: rows of [name, value in each run]."""
-    configs = [{**as_dict(run.config().get("config")), "seed": run.config().get("seed", "")} for run in runs.values()]
+    found = [run.config() for run in runs.values()]
+    configs = [
+        {"system": facts.get("system", ""), **as_dict(facts.get("config")), "seed": facts.get("seed", "")}
+        for facts in found
+    ]
     names = dict.fromkeys(name for config in configs for name in config)
     rows = [[told(name), *(told(c[name]) if name in c else "-" for c in configs)] for name in names]
     return [row for row in rows if len({*row[1:]}) > 1]

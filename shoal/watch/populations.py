@@ -12,8 +12,9 @@ import numpy as np
 from shoal.types import Values
 from shoal.untrusted import excerpt, markup
 from shoal.watch.charts import INK, figure, line, listed
-from shoal.watch.files import as_dict, as_number
+from shoal.watch.files import RunFiles, as_dict, as_number
 from shoal.watch.folder import Folder
+from shoal.watch.page import about, settings, short
 
 Row = dict[str, str]
 OWN = ("member", "step", "score", "seconds")  # columns of scores.csv that are no hyperparameters
@@ -36,15 +37,36 @@ def state(name: str, folder: Folder) -> Values:
             members.setdefault(int(index), []).append(row)
     names = [column for column in (scores[0] if scores else ()) if column not in OWN]
     kept = dict(sorted(members.items())[:MOST_MEMBERS])
+    facts, made = _facts(folder, problems), RunFiles(folder.path)
     return {
         "name": name, "path": str(folder.path), "members": len(members), "copies": len(copies), "problems": problems,
         "columns": ["member", "steps", "score", *names],
         "rows": [[str(i), rows[-1].get("step", ""), rows[-1].get("score", ""), *(rows[-1].get(n, "") for n in names)]
                  for i, rows in kept.items()],
-        "lineage": [[f"{c.get('child', '')}", f"{c.get('parent', '')}", c.get("step", ""), c.get("score", ""),
-                     c.get("parent_score", "")] for c in copies[::-1][:500]],
+        "lineage": [[f"{c.get('child', '')}", f"{c.get('parent', '')}", c.get("step", ""), _short(c.get("score", "")),
+                     _short(c.get("parent_score", ""))] for c in copies[::-1][:500]],
         "figures": [_figure(column, kept, copies) for column in ("score", *names)] if kept else [],
+        "facts": about(made, facts),
+        "config": settings({"config": facts.get("values"), "origins": facts.get("origins")}),
     }  # fmt: skip
+
+
+def _facts(folder: Folder, problems: dict[str, str]) -> Values:
+    """What population.json holds, and the machine and versions of its first member."""
+    facts: Values = {}
+    try:
+        facts = folder.json("population.json")
+    except (OSError, ValueError) as error:
+        problems["population.json"] = f"damaged or half written: {excerpt(error)}"
+    for name in folder.folders("members")[:1]:
+        member = RunFiles(folder.path / "members" / name).config()
+        facts = {key: member.get(key) for key in ("hardware", "versions", "git", "runtime")} | facts
+    return facts
+
+
+def _short(cell: str) -> str:
+    value = as_number(cell)
+    return short(value) if math.isfinite(value) else cell
 
 
 def entry(folder: Folder) -> Values:

@@ -23,7 +23,8 @@ MOST_RUNS = 20  # of a report
 MOST_CURVES = 30  # metrics of a run that are drawn
 DRAW = (
     "for (const [i, f] of JSON.parse(document.getElementById('figures').textContent).entries()) "
-    "{ if (matchMedia('(hover: none)').matches) f.layout.dragmode = false; Plotly.newPlot('figure-' + i, f); }"
+    "{ if (matchMedia('(hover: none)').matches) { f.layout.dragmode = false; f.config.displayModeBar = false; } "
+    "Plotly.newPlot('figure-' + i, f); }"
 )
 
 
@@ -131,12 +132,19 @@ def _run(name: str, run: RunFiles, figures: list[Values], alone: bool) -> str:
         "<h2>Curves</h2>", _charts(drawn, figures), "<h2>Where the time goes</h2>",
         _charts(charts.times(run), figures),
         f"<h2>Evaluations</h2>{scores}" if scores else "",
-        "<h2>Command, machine, versions</h2>", _table(["", ""], state["facts"]),
-        "<h2>Settings</h2>", _table(["setting", "value", "from"],
-                                    [[row["name"], row["value"], row["origin"]] for row in state["config"]]),
+        *_origins(state),
         "<h2>Events, the newest first</h2>", _table(["when", "level", "what"],
                                   [[e["when"], e["level"], e["text"]] for e in state["events"]]),
     ])  # fmt: skip
+
+
+def _origins(state: Values) -> list[str]:
+    """What a run, or a population, was made of."""
+    rows = [[row["name"], row["value"], row["origin"]] for row in state["config"]]
+    return [
+        "<h2>Command, machine, versions</h2>", _table(["", ""], state["facts"]),
+        "<h2>Settings</h2>", _table(["setting", "value", "from"], rows),
+    ]  # fmt: skip
 
 
 def _population(name: str, run: RunFiles, figures: list[Values]) -> str:
@@ -147,4 +155,5 @@ def _population(name: str, run: RunFiles, figures: list[Values]) -> str:
         _problems(state["problems"]), _charts(state["figures"], figures),
         "<h2>Members</h2>", _table(state["columns"], state["rows"]), "<h2>Copies, the newest first</h2>",
         _table(["child", "parent", "at steps", "score given up", "parent's score"], state["lineage"]),
+        *_origins(state),
     ])  # fmt: skip

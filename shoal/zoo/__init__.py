@@ -34,7 +34,8 @@ class Score:
 
 @dataclass(frozen=True)
 class Entry:
-    """A trained policy of the zoo. command: what trained it; preset, seed, steps (environment steps), updates, seconds
+    """A trained policy of the zoo. command: what trained it; before: the command that made the demonstrations which it
+    reads, "" without; preset, seed, steps (environment steps), updates, seconds
     (of training): of that run; parameters: ``last``, or ``best`` by the run's own evaluations; settings: of its
     configuration, those that are not defaults; sha256: of its file."""
 
@@ -51,11 +52,17 @@ class Entry:
     settings: dict[str, Any]
     score: Score
     sha256: str
+    before: str = ""
 
     @property
     def file(self) -> Path:
         """The file that ``Policy.save`` wrote."""
         return FOLDER / f"{self.name}.safetensors"
+
+    @property
+    def commands(self) -> str:
+        """What to run, in this order, one command a line."""
+        return "\n".join(filter(None, (self.before, self.command)))
 
     @property
     def source(self) -> str:

@@ -7,7 +7,9 @@ import re
 import shlex
 import subprocess
 import sys
+import time
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +48,13 @@ def noted(file: Path) -> list[str]:
 def command(file: Path) -> str:
     """Notes its kind and its sentence; the latter comes behind it."""
     return f'f() {{ echo "$SHOAL_ALERT|$SHOAL_RUN|$1" >> {shlex.quote(str(file))}; }}; f'
+
+
+def eventually(true: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 120
+    while not true():
+        assert time.monotonic() < deadline, "it never came"
+        time.sleep(0.05)
 
 
 def row(seconds: float, steps: int, **more: Any) -> dict[str, Any]:
@@ -310,3 +319,60 @@ def test_a_return_has_fallen_as_soon_as_the_time_is_over(tmp_path: Path, seconds
     returns = ((0.0, -4.0), (290.0, 6.0), (300.0, 1.0), (305.0, 0.9), (seconds, 0.9))
     rows = [row(when, i, episode_return=score) for i, (when, score) in enumerate(returns)]
     assert kinds(tmp_path, rows) == told
+
+
+HANGING = """
+import sys
+import time
+
+import gymnasium as gym
+
+import shoal
+
+
+class Hanging(gym.Env):
+    observation_space = gym.spaces.Box(-1, 1, (2,))
+    action_space = gym.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self.observation_space.sample(), {}
+
+    def step(self, action):
+        time.sleep(10_000)
+
+
+if __name__ == "__main__":
+    shoal.train("dqn", Hanging, runtime="serial", hidden=(8,), run_dir="run", alert=sys.argv[1], alert_after=1.0)
+"""
+
+
+def test_a_run_that_hangs_tells_of_it_and_its_killed_process_too(tmp_path: Path) -> None:
+    (tmp_path / "hanging.py").write_text(HANGING)
+    noting = tmp_path / "noted"
+    with subprocess.Popen([sys.executable, "hanging.py", command(noting)], cwd=tmp_path) as process:
+        try:
+            eventually(lambda: noted(noting))
+        finally:
+            process.kill()
+    eventually(lambda: len(noted(noting)) > 1)
+    stalled, failed = noted(noting)
+    assert re.fullmatch(r"stalled\|.*/run\|run: no step for \d+ s, after 0 steps", stalled)
+    assert failed.endswith("/run|run: failed: its process was killed")
+
+
+def test_a_runtime_that_goes_on_without_rows_tells_of_nothing(tmp_path: Path) -> None:
+    with Alarm(command(tmp_path / "noted"), tmp_path, after=0.2) as alarm, alarm.listening(time.monotonic):
+        time.sleep(0.6)
+    assert noted(tmp_path / "noted") == []
+
+
+def test_a_runtime_that_hangs_tells_of_it_once_and_not_after_its_end(tmp_path: Path) -> None:
+    with Alarm(command(tmp_path / "noted"), tmp_path, after=0.2) as alarm:
+        alarm(row(0, 7))
+        with alarm.listening(lambda: time.monotonic() - 5):
+            eventually(lambda: noted(tmp_path / "noted"))
+            time.sleep(0.5)
+        alarm._told.clear()
+        time.sleep(0.5)
+    assert noted(tmp_path / "noted") == [f"stalled|{tmp_path}|{tmp_path.name}: no step for 5 s, after 7 steps"]

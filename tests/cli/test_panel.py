@@ -116,6 +116,11 @@ def test_a_panel_fits_its_window(width: int, height: int) -> None:
     assert "time" in shown[0 if height < panel.TALL else 2][1]
 
 
+def test_a_narrow_window_gives_less_room_to_names() -> None:
+    shown = panel.lines([], [("steps", "1,970,516 of 5,000,000")], {}, "", 36, 20)
+    assert shown == [("", "steps       1,970,516 of 5,000,000")]
+
+
 def test_off_a_terminal_lines_are_short_and_name_nothing_twice() -> None:
     file = io.StringIO()
     progress = Progress("impala", ENV, Stop(steps=10_000), file=file)

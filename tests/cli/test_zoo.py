@@ -19,8 +19,10 @@ import shoal as package
 from shoal import zoo
 from shoal.api import ShoalError, UsageError
 from shoal.cli import record
+from shoal.policy.policy import Policy
 from shoal.records.param_files import load_params
 from shoal.settings.schedule import plain
+from shoal.systems import SYSTEMS, load
 
 from .conftest import Shoal
 
@@ -69,6 +71,21 @@ def test_the_zoo_has_a_manifest_for_every_file_and_a_file_for_every_manifest() -
     assert found == {f"{name}.{end}" for name in zoo.names() for end in ("json", "safetensors")} and len(found) >= 4
 
 
+def test_every_system_has_a_policy_in_the_zoo() -> None:
+    assert {zoo.entry(name).system for name in zoo.names()} == set(SYSTEMS)
+
+
+def test_what_a_training_reads_is_made_by_the_command_before_it() -> None:
+    for one in zoo.entries():
+        given = shlex.split(one.command)
+        assert ("--demonstrations" in given) == bool(one.before)
+        if one.before:
+            words, read = shlex.split(one.before), given[given.index("--demonstrations") + 1]
+            assert words[:2] == ["shoal", "record"] and words[words.index("--out") + 1] == read
+            assert zoo.located(words[2]).exists()
+            assert one.commands.splitlines() == [one.before, one.command]
+
+
 def test_a_manifest_reads_as_it_was_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     entry = zoo.entry(NAME)
     monkeypatch.setattr(zoo, "FOLDER", tmp_path)
@@ -82,6 +99,27 @@ def test_a_manifest_reads_as_it_was_written(tmp_path: Path, monkeypatch: pytest.
 
 def test_the_page_of_the_zoo_is_made_from_its_manifests(script: Any) -> None:
     assert script.PAGE.read_text(encoding="utf-8") == script.page(), "run: python scripts/zoo.py page"
+
+
+@pytest.mark.parametrize(
+    "system, fields",
+    [
+        ("r2d3", dict(env="CartPole-v1", demo_ratio=0.25)),
+        ("qt-opt", dict(env="Pendulum-v1", online_share=0.5)),
+        ("r2d3", dict(env="toy:catch", torso="mlp", demo_ratio=1.0)),
+    ],
+)
+def test_a_saved_policy_does_not_say_where_its_demonstrations_were(
+    system: str, fields: dict[str, Any], tmp_path: Path
+) -> None:
+    module = load(system)
+    cfg = module.Config(device="cpu", demonstrations=str(tmp_path), **fields)
+    saved = Policy(module, cfg, {name: t.detach() for name, t in module.network(cfg).named_parameters()})
+    saved.save(tmp_path / "own")
+    assert str(tmp_path).encode() not in (tmp_path / "own").read_bytes()
+    again = package.load(tmp_path / "own")
+    assert again.cfg.demonstrations == "" and saved.cfg.demonstrations == str(tmp_path)
+    assert all(getattr(again.cfg, name) == value for name, value in fields.items())
 
 
 # ------------------------------------------------------------------------------------ the script

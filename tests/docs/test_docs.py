@@ -194,3 +194,19 @@ def test_the_readmes_picture_is_the_program(tmp_path: Path) -> None:
 def test_a_system_page_shows_its_drawing_and_when_to_use_it(system: str) -> None:
     page = SYSTEM_PAGES[system].read_text(encoding="utf-8")
     assert f"](pictures/{system}.svg)" in page and "### When to use it" in page and "$$" in page
+
+
+def raw_formulas(text: str) -> list[str]:
+    """Subscripts and powers that stand as plain text, outside code, formulas, HTML and targets of links."""
+    text = re.sub(r"^ *```.*?^ *```|\$\$.*?\$\$", "", text, flags=re.DOTALL | re.MULTILINE)
+    text = re.sub(r"\$[^$\n]*\$|`[^`]*`|\]\([^)\s]*\)|<[^>]*>", "", text)
+    return re.findall(r"\w?_\{\S*|\S*\^[^\s\d]\S*|\b[A-Za-z\u03b1-\u03c9]_\w+", text)
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs" / "systems").glob("*.md")), ids=lambda page: page.stem)
+def test_formulas_on_a_page_of_a_system_are_marked_as_formulas(page: Path) -> None:
+    assert not raw_formulas(page.read_text(encoding="utf-8"))
+
+
+def test_a_raw_formula_is_found_and_a_marked_one_is_not() -> None:
+    assert raw_formulas("priority^−0.4, γ_PC, S_{t+n}, `a_b`, $x_t$, dqn_zoo") == ["priority^−0.4,", "γ_PC", "S_{t+n},"]

@@ -40,6 +40,78 @@ def test_every_picture_of_a_system_is_still_made(figures: Any) -> None:
     assert set((ROOT / "docs" / "systems" / "pictures").glob("*.svg")) <= made
 
 
+def test_every_system_has_a_film_of_the_policy_that_ships(figures: Any) -> None:
+    sizes = []
+    for system in figures.SYSTEMS:
+        entry, file = figures.films.of_system(system), figures.films.path(system)
+        assert figures.films.is_current(entry), f"run: python scripts/site/films.py {system}"
+        sizes.append(file.stat().st_size)
+        page = (ROOT / "docs" / "systems" / f"{system}.md").read_text(encoding="utf-8")
+        assert f"(pictures/{file.name})" in page and entry.sha256.encode() in file.read_bytes()
+    assert max(sizes) < 150_000 and sum(sizes) < 3_000_000
+
+
+@pytest.mark.parametrize("lacks", ["policy", "film", "today's policy"])
+def test_a_page_without_a_film_of_todays_policy_is_an_error(
+    figures: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lacks: str
+) -> None:
+    films, entry = figures.films, figures.films.of_system("dqn")
+    monkeypatch.setattr(films, "PICTURES", tmp_path)
+    films.path("dqn").write_bytes(films.comment(entry).encode())
+    assert "(pictures/dqn.gif)" in figures.trained("dqn")
+    if lacks == "policy":
+        monkeypatch.setattr(films, "of_system", lambda system: None)
+    elif lacks == "film":
+        films.path("dqn").unlink()
+    else:
+        other = dataclasses.replace(entry, sha256="0" * 64)
+        monkeypatch.setattr(films, "of_system", lambda system: other)
+    with pytest.raises(AssertionError, match=r"python scripts/site/films\.py dqn"):
+        figures.trained("dqn")
+
+
+MEASURED = re.compile(
+    r"\d[\d,.]*\s?(?:[µun]s|ms|s|seconds?|minutes?|[KMG]i?B|[KMG]bit/s|steps/s|GB/s|times)\b|\d[\d,.]*\s?%"
+)
+SET_IN_CODE = {  # page -> what the code, a test's limit or the page's own example sets: nothing that was measured
+    "architecture.md": "5 us, 200 us, 1 %, 7.5 GB",
+    "checkpoints.md": "25 seconds, 1.5 seconds, 22 seconds",
+    "cluster.md": "5 ms, 200 MB, 20 s, 30 s, 90 s, 8 seconds",
+    "environments.md": "30 minutes",
+    "evaluation.md": "1 %, 600 seconds",
+    "faults.md": "0.1 s, 2 s, 60 s, 10 s, 1.5 seconds, 3 seconds, 64 MB, 64 KB, 8 MB, 30 minutes, 95 %",
+    "metrics.md": "1 %",
+    "performance.md": "10 %",
+    "plots.md": "95 %",
+    "results.md": "95 %",
+    "run-directory.md": "8 MiB, 8 MB",
+    "scaling.md": "15 seconds, 4 ms, 25 Gbit/s",
+    "security.md": "64 MiB, 1 MiB",
+    "table.md": "95 %, 5 minutes, 10 minutes",
+    "watch.md": "300 seconds",
+}
+PAGES = [path.relative_to(ROOT / "docs").as_posix() for path in sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def measurements(figures: Any, text: str) -> set[str]:
+    """Figures with units in a page's prose and tables, but for generated ones, code and targets of links."""
+    text = re.sub(r"^ *```.*?^ *```", "", figures.MARKED.sub("", text), flags=re.DOTALL | re.MULTILINE)
+    return set(MEASURED.findall(re.sub(r"`.*?`|\]\([^)]*\)", "", text)))
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if not p.startswith(("systems/", "decisions/")) and p != "zoo.md"])
+def test_a_page_has_no_measurement_typed_by_hand(figures: Any, page: str) -> None:
+    """Decisions are dated records, the zoo's page is made as a whole, and pages of systems have a test of their own."""
+    typed = measurements(figures, (ROOT / "docs" / page).read_text(encoding="utf-8"))
+    assert typed == set(filter(None, SET_IN_CODE.get(page, "").split(", "))), "make it from raw files, or leave it out"
+
+
+def test_a_typed_measurement_is_found_in_prose_and_tables_and_not_in_code_or_generated_places(figures: Any) -> None:
+    made = "<!-- figures: written by scripts/site/figures.py -->\n9 ms\n<!-- end of figures -->"
+    text = f"It takes 1.8 µs, 0.02 %.\n\n| put | 2,193 MB |\n\n```bash\nsleep 3 s\n```\n`4 ms` [5 s](6 s)\n{made}\n"
+    assert measurements(figures, text) == {"1.8 µs", "0.02 %", "2,193 MB", "5 s"}
+
+
 @pytest.mark.parametrize("page", ["results.md", "performance.md"])
 def test_a_page_of_measurements_has_no_table_of_figures_typed_by_hand(figures: Any, page: str) -> None:
     rest = figures.MARKED.sub("", (ROOT / "docs" / page).read_text(encoding="utf-8"))

@@ -119,10 +119,10 @@ def test_a_killed_parent_takes_its_children_and_nothing_else(tmp_path: Path) -> 
     family = [*pids, *(p.pid for p in psutil.Process(one.process.pid).children(recursive=True))]
     one.process.kill()
     one.process.communicate()
-    end = time.monotonic() + 10
+    end = time.monotonic() + 60
     while any(map(psutil.pid_exists, family)) and time.monotonic() < end:
         time.sleep(0.05)
-    assert not [pid for pid in family if psutil.pid_exists(pid)], "10 s later"
+    assert not [pid for pid in family if psutil.pid_exists(pid)], "a minute later"
     assert other.pids(*names) == others and all(map(psutil.pid_exists, others)), "the other run has not noticed"
     assert (other.end(), other.process.returncode) == ("", 130)
     assert not {name for name in set(os.listdir("/dev/shm")) - before if "shoal" in name or "torch" in name}

@@ -478,3 +478,10 @@ def test_gradients_are_forgotten_or_zeroed() -> None:
     assert params[0].grad is not None and params[0].grad.tolist() == [0.0, 0.0] and params[1].grad is None
     optimiser.zero_grad()
     assert params[0].grad is None
+
+
+def test_sgd_may_keep_all_of_its_momentum() -> None:
+    """A momentum of 1, which adds up all gradients, is the largest there is."""
+    SGD([torch.nn.Parameter(torch.ones(1))], momentum=1.0)
+    with pytest.raises(ValueError, match=r"expected momentum in \[0, 1\], found 1.1"):
+        SGD([torch.nn.Parameter(torch.ones(1))], momentum=1.1)

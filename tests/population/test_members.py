@@ -124,10 +124,17 @@ def test_a_population_survives_kills_and_a_signal_and_is_read_by_every_command(
     run = PopulationRun.begin(path, setup(steps=3_000), tell)
     ended = run.go()
     assert ended.reason == "terminated" and killed
+    text = (path / "summary.md").read_text()
+    for part in (
+        "# A population of 3 of impala on CartPole-v1, seed 0", "\nended: terminated (written", "| command | `",
+        "failed: killed by SIGKILL", f"shoal resume {path}", "| member | steps | score | learning_rate |",
+    ):  # fmt: skip
+        assert part in text, part
     assert any("failed: killed by SIGKILL" in line for line in told)
     unfinished = PopulationRun.reopen(path)
     assert unfinished.control.members == run.control.members
     assert unfinished.go().reason == "steps"
+    assert "\nended: steps (written" in (path / "summary.md").read_text()
     assert all(m.trained >= 3_000 for m in unfinished.control.members)
     scores, copies = rows(path / "scores.csv"), rows(path / "lineage.csv")
     assert {row["member"] for row in scores} == {"0", "1", "2"} and len(copies) == len(unfinished.control.lineage) > 0
@@ -147,6 +154,7 @@ def test_a_population_survives_kills_and_a_signal_and_is_read_by_every_command(
     assert (tmp_path / "tree.png").stat().st_size > 10_000 if drawn else "[plot]" in capsys.readouterr().err
     assert cli.main(["resume", str(path)]) == 2
     assert "is finished" in capsys.readouterr().err
+    assert "\nended: steps (written" in (path / "summary.md").read_text()
     for flag, value in (("--runtime", "local"), ("--address", "auto"), ("--learning-rate", "1e-3")):
         assert cli.main(["resume", str(path), flag, value]) == 2
         assert f"unknown flag '{flag}' of shoal resume" in capsys.readouterr().err

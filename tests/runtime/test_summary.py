@@ -12,7 +12,8 @@ import pytest
 
 import shoal
 from shoal.metering.aggregator import Snapshot
-from shoal.records.summary import NAME, Summary, command
+from shoal.records.markdown import NAME, command
+from shoal.records.summary import Summary
 from shoal.watch.files import RunFiles
 
 SMALL: dict[str, Any] = dict(

@@ -255,18 +255,20 @@ def test_a_rank_without_a_sign_of_life_is_named(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(group_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
     store = dist.HashStore()
     joined = Group.__new__(Group)
-    joined.place, joined.role, joined.hang_timeout = Place(0, 2, 0, 1, "localhost", 1), "rank", 60.0
+    joined.place, joined.role, joined.hang_timeout = Place(0, 2, 0, 1, "localhost", 1), "rank", 45.0
     joined.hosts, joined._pids, joined._store, joined._seen = ["here", "there"], [0, 0], store, {}
     joined._said, joined._beats, joined._beaten = 2, 0, -1.0
     for rank in range(2):
         store.set(f"cause/{rank}", "")
         store.set(f"beat/{rank}", "1")
-    for seconds, beat in ((0.0, 1), (60.0, 1), (60.5, 2), (120.5, 2)):
+    for seconds, beat in ((0.0, 1), (45.0, 1), (45.5, 2), (90.5, 2)):
         now[0] = seconds
         store.set("beat/1", str(beat))
         joined.look()
-    now[0] = 121.0
-    with pytest.raises(RoleFailed, match=r"(?s)rank\[1\].*on the host there: no sign of life for 60 s"):
+    now[0], joined.hang_timeout = 91.0, 0.0
+    joined.look()  # 0: never
+    joined.hang_timeout = 45.0
+    with pytest.raises(RoleFailed, match=r"(?s)rank\[1\].*on the host there: no sign of life for 46 s"):
         joined.look()
     assert b"no sign of life" in store.get("cause/1"), "the others read it"
 

@@ -314,7 +314,7 @@ def test_sigterm_ends_with_143_and_a_checkpoint(tmp_path: Path) -> None:
     output, _ = process.communicate(timeout=25)
     assert process.returncode == 143 and f"to go on: shoal resume {run}" in output, output
     assert "shoal: " not in output and newest(run).steps > 0
-    assert not psutil.wait_procs(family, timeout=10)[1], "orphans"
+    assert not psutil.wait_procs(family, timeout=60)[1], "orphans"
 
 
 @pytest.mark.parametrize("checkpointed", [True, False])

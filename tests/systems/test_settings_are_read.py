@@ -91,8 +91,19 @@ def pendulum() -> list[Any]:
     return [(obs, actions, np.arange(12.0), False, True)] * 2
 
 
+PROGRAMS: dict[tuple[str, str], Any] = {}  # of each system: some have fields that look the same
+LEARNED: dict[tuple[str, str], Any] = {}
+
+
 def program(cfg: Any) -> Any:
     """What a program says of itself, but for the functions in it; or how the settings are refused."""
+    key = cfg.system(), repr(cfg)
+    if key not in PROGRAMS:
+        PROGRAMS[key] = told(cfg)
+    return PROGRAMS[key]
+
+
+def told(cfg: Any) -> Any:
     try:
         made = load(cfg.system()).program(cfg)
     except UsageError as error:
@@ -106,12 +117,9 @@ def program(cfg: Any) -> Any:
     return channels, roles, ports
 
 
-LEARNED: dict[str, Any] = {}
-
-
 def learned(cfg: Any) -> Any:
     """The parameters after a few updates; or how the settings are refused."""
-    key = repr(cfg)
+    key = cfg.system(), repr(cfg)
     if key not in LEARNED:
         try:
             params = run(load(cfg.system()).program(cfg), UPDATES.get(cfg.system(), UPDATES[""]), SEED).params["params"]

@@ -130,6 +130,37 @@ def test_the_page_of_a_training_moves_shows_a_killed_actor_and_ends_with_it(page
         training.process.wait()
 
 
+def test_a_report_on_a_phone_keeps_its_titles_free(page: Any, tmp_path: Path) -> None:
+    from shoal.watch.report import html
+
+    (tmp_path / "report.html").write_text(html([write_run(tmp_path / "one")]), encoding="utf-8")
+    phone = page.context.browser.new_page(has_touch=True, is_mobile=True, viewport={"width": 390, "height": 800})
+    phone.goto((tmp_path / "report.html").as_uri())
+    phone.wait_for_function("() => document.querySelectorAll('.chart .main-svg').length > 5")
+    assert phone.locator(".modebar-btn").count() == 0
+    assert phone.evaluate("document.documentElement.scrollWidth") == 390
+
+
+def test_the_names_of_axes_are_within_their_charts_and_states_are_told_in_words(page: Any, tmp_path: Path) -> None:
+    write_run(tmp_path / "runs" / "one", rows=1, ended="seconds")
+    below = """() => [...document.querySelectorAll('.chart .xtitle')].map((title) =>
+        title.getBoundingClientRect().bottom - title.closest('.chart').getBoundingClientRect().bottom)"""
+    with serving(tmp_path / "runs") as (address, _):
+        page.goto(address)
+        page.get_by_text("ended: seconds", exact=True).wait_for()
+        page.get_by_role("link", name="one").click()
+        page.wait_for_selector(".chart .xtitle")
+        page.wait_for_function("() => document.querySelectorAll('.chart .xtitle').length === 3")
+        assert max(page.evaluate(below)) < -2
+        first, last = page.evaluate("document.querySelector('.chart')._fullLayout.xaxis.range")
+        assert first == 0 and last > 100, "one point alone is shown on an axis from the beginning"
+        assert page.evaluate("getComputedStyle(document.querySelector('.part')).position") == "static"
+        page.locator("[data-role=actor]").hover()
+        assert page.evaluate("getComputedStyle(document.querySelector('.part')).position") == "sticky"
+        page.get_by_role("link", name="Evaluations", exact=True).click()
+        page.get_by_text("none yet", exact=True).wait_for()
+
+
 @pytest.mark.parametrize("width, scheme", [(390, "dark"), (1300, "light")])
 def test_each_view_fits_its_window_and_is_reached_by_keyboard(
     page: Any, tmp_path: Path, width: int, scheme: str

@@ -144,6 +144,16 @@ def test_old_values_stay_and_say_that_they_are_old(tmp_path: Path) -> None:
     assert ["loss", "1", "38 rows old"] in state["figures"]
 
 
+def test_a_rate_is_the_mean_of_the_newest_rows(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "one", rows=0)
+    files = MetricFiles(path)
+    for i in range(1, 61):
+        files.update(snapshot(i, step_rate=900.0 if i < 41 else 0.0 if i % 4 else 400.0, update_rate=float(i % 2)))
+    files.close()
+    figures = {name: value for name, value, _ in page.state("one", RunFiles(path))["figures"]}
+    assert figures["steps"].endswith("(100/s)") and figures["updates"].endswith("(0.5/s)")
+
+
 def test_shares_of_time_come_of_one_row(tmp_path: Path) -> None:
     """Phases that a role was in at different times add up to more than its time."""
     path = write_run(tmp_path / "one", rows=1)

@@ -61,6 +61,25 @@ def test_several_runs_are_in_the_same_figures(tmp_path: Path) -> None:
     assert [line["name"] for line in json.loads(data)[0]["data"]] == ["a", "b"]
 
 
+def test_the_report_of_a_population_tells_machine_versions_seed_and_settings(tmp_path: Path) -> None:
+    write_run(tmp_path / "pbt" / "members" / "000")
+    facts = {"system": "ppo", "seed": 17, "values": {"gamma": 0.875}, "origins": {"gamma": "flag"}}
+    (tmp_path / "pbt" / "population.json").write_text(json.dumps(facts))
+    (tmp_path / "pbt" / "lineage.csv").write_text("child,parent,step,score,parent_score\n1,0,10,248.63636363636363,\n")
+    text = report.html([tmp_path / "pbt"])
+    for part in ("python 3", "cores 2", ">17<", ">gamma<", ">0.875<", ">248.6<"):
+        assert part in text, part
+    (tmp_path / "pbt" / "population.json").write_text("{")
+    assert "population.json: damaged" in report.html([tmp_path / "pbt"])
+
+
+def test_runs_of_two_systems_differ_by_their_system(tmp_path: Path) -> None:
+    other = write_run(tmp_path / "runs" / "b")
+    (other / "config.json").write_text((other / "config.json").read_text().replace("impala", "dqn"))
+    write_run(tmp_path / "runs" / "a")
+    assert "<tr><td>system</td><td>impala</td><td>dqn</td></tr>" in report.html([tmp_path / "runs"])
+
+
 def test_a_directory_without_runs_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no run in"):
         report.html([tmp_path])

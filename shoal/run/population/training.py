@@ -44,6 +44,7 @@ from shoal.run.population.files import (
 )
 from shoal.run.population.member import Reached, Slice, check_space, copy_member, shapes_of, train_slice
 from shoal.run.population.slots import Slots
+from shoal.run.population.summary import PopulationSummary
 from shoal.run.trust import note
 from shoal.runtime.interrupts import Interrupts
 from shoal.topology.config import anchored
@@ -98,6 +99,7 @@ class PopulationRun:
         self._advised = False  # what to do where slices are shorter than episodes
         self.slots = Slots(train_slice, min(setup.slots, setup.size))
         self.company = Company()
+        self.summary = PopulationSummary(path, setup)
 
     @classmethod
     def begin(cls, path: Path, setup: Setup, tell: Callable[[str], None] | None = None) -> PopulationRun:
@@ -140,17 +142,17 @@ class PopulationRun:
                 )
             self._write(FILE, dataclasses.asdict(self.setup))
             self._cut()
-            with Interrupts(kill=self.slots.kill) as interrupts:
+            with self.summary.kept(self.control), Interrupts(kill=self.slots.kill) as interrupts:
                 try:
                     self._train(self.slots, interrupts)
                 finally:
                     self.slots.close()
             self._save()
+            reason = interrupts.reason or "steps"
+            self.summary.write(self.control, f"ended: {reason}")
         finally:
             lock.release()
-        return Ended(
-            self.path, self.control.best(), len(self.control.lineage), interrupts.reason or "steps", self._steps()
-        )
+        return Ended(self.path, self.control.best(), len(self.control.lineage), reason, self._steps())
 
     def _train(self, slots: Slots, interrupts: Interrupts) -> None:
         asked, present, began = False, Presence(self.path), time.monotonic()
@@ -215,7 +217,7 @@ class PopulationRun:
             self.tell(f"member {index}: {reached.why} (--eval-max-steps)")
         if reached.per_env < MIN_EPISODES_PER_ENV and reached.reason == "steps" and not self._advised:
             self._advised = True
-            self.tell(self._advice(index, reached))
+            self._remark(self._advice(index, reached))
         if member.trained < self.setup.steps and (copy := self.control.turn(index)) is not None:
             self._copied(copy)
         self._save()
@@ -250,7 +252,7 @@ class PopulationRun:
         refused = cause.startswith(f"{UsageError.__module__}.{UsageError.__qualname__}: ")
         self.failures[index] = max(self.failures[index] + 1, TRIES if refused else 0)
         log.warning("member %d failed: %s", index, cause)
-        self.tell(f"member {index} failed: {cause}")
+        self._remark(f"member {index} failed: {cause}")
         if self.failures[index] < TRIES:
             return
         others = [m for m in self.control.members if m is not member and not m.lost]
@@ -259,14 +261,19 @@ class PopulationRun:
             self._copied(self.control.copy(member, max(saved, key=lambda m: m.score or 0.0)))
         elif others:
             member.lost = True
-            self.tell(f"the population goes on without member {index}")
+            self._remark(f"the population goes on without member {index}")
         else:
             raise RoleFailed("member", index, self.failures[index] - 1, None, failure)
+
+    def _remark(self, sentence: str) -> None:
+        self.summary.note(sentence)
+        self.tell(sentence)
 
     def _save(self) -> None:
         self._sizes = {name: _size(self.path / name) for name in (SCORES, LINEAGE)}
         with self._warned(STATE):
             self._write(STATE, {**self.control.state_dict(), "sizes": self._sizes})
+        self.summary.write(self.control, "running")
 
     def _cut(self) -> None:
         """Drop the rows that were noted after the last state, by a process that was killed between the two: they are

@@ -6,6 +6,7 @@ import { program } from "/static/program.js";
 const TABS = [["", "Overview"], ["curves", "Curves"], ["time", "Time"], ["evaluations", "Evaluations"],
   ["events", "Events"], ["settings", "Configuration"], ["logs", "Logs"]];
 const LEGEND = "Replicas: ● working, ○ waiting, ◆ starting, ▲ restarting, ✕ dead. Click a role for its log.";
+const UNENDED = ["running", "failed", "killed", "ended"];  // states; any other is the reason for which a run ended
 const chosen = {};  // what was chosen for each set of runs, while this page is open
 
 async function plotly() {
@@ -68,7 +69,7 @@ function list(at, main) {
       return h("tr", {}, h("td", {}, run.kind === "run" ? box : ""),
         h("td", {}, h("a", { href: address("run", run.name), "data-key": `open ${run.name}` }, run.name),
           run.problem ? h("div", { class: "bad" }, run.problem) : ""),
-        h("td", {}, h("span", { class: `state ${run.state}` }, run.state)),
+        h("td", {}, h("span", { class: `state ${run.state}` }, UNENDED.includes(run.state) ? run.state : `ended: ${run.state}`)),
         h("td", { class: "number" }, run.return === null || run.return === undefined ? "-" : run.return.toPrecision(5)),
         h("td", { class: "number" }, run.steps.toLocaleString()),
         h("td", {}, run.system), h("td", {}, run.env), h("td", {}, run.seed),
@@ -219,13 +220,14 @@ const parts = {
       body.replaceChildren(
         h("p", {}, state.best.steps === undefined ? "no evaluation yet (--eval-every N)"
           : `best: ${state.best.score} at ${state.best.steps.toLocaleString()} steps, kept in best/`),
-        table(heads, state.evaluations.slice().reverse().map((one) =>
-          row(heads.map((head) => one[head] ?? ""), Number(one.steps) === state.best.steps ? { class: "own" } : {}))),
+        heads.length ? table(heads, state.evaluations.slice().reverse().map((one) =>
+          row(heads.map((head) => one[head] ?? ""), Number(one.steps) === state.best.steps ? { class: "own" } : {}))) : "",
         h("h2", {}, "Films"), state.videos.length ? h("div", { class: "films" }, state.videos.map((file) => h("figure", {},
           h("video", { controls: true, preload: "metadata", src: `/api/film?${new URLSearchParams({ run: at.name, file })}` }),
           h("figcaption", {}, `${Number(file.replace(".mp4", "")).toLocaleString()} steps`)))) : h("p", { class: "dim" }, "none (--eval-video)"),
         h("h2", {}, "Checkpoints"),
-        table(["steps", "written"], state.checkpoints.map((one) => row([one.steps.toLocaleString(), one.when]))));
+        state.checkpoints.length ? table(["steps", "written"], state.checkpoints.map((one) => row([one.steps.toLocaleString(), one.when])))
+          : h("p", { class: "dim" }, "none yet"));
     };
   },
   events: (at, body) => {
@@ -280,13 +282,16 @@ const parts = {
 };
 
 function population(body) {
-  const charts = h("div", { class: "charts" }), members = h("div", {}), lineage = h("div", {});
-  body.replaceChildren(charts, h("h2", {}, "Members"), members, h("h2", {}, "Copies, the newest first"), lineage);
+  const charts = h("div", { class: "charts" }), members = h("div", {}), lineage = h("div", {}), config = h("div", {});
+  body.replaceChildren(charts, h("h2", {}, "Members"), members, h("h2", {}, "Copies, the newest first"), lineage,
+    h("h2", {}, "Configuration"), config);
   return async (state, title, problems) => {
     title.textContent = `${state.name}: ${state.members} members, ${state.copies} copies (${state.running ? "running" : "ended"})`;
     problems.replaceChildren(...Object.entries(state.problems).map(([name, text]) => h("p", {}, `${name}: ${text}`)));
     members.replaceChildren(table(state.columns, state.rows.map((cells) => row(cells))));
     lineage.replaceChildren(table(["child", "parent", "at steps", "score given up", "parent's score"], state.lineage.map((cells) => row(cells))));
+    config.replaceChildren(table(["", ""], state.facts.map((cells) => row(cells))),
+      table(["setting", "value", "from"], state.config.map((one) => row([one.name, one.value, one.origin], one.own ? { class: "own" } : {}))));
     await draw(charts, state.figures);
   };
 }

@@ -1,0 +1,76 @@
+"""The parts of a ``summary.md``: how a run was started and on what, as text in which nothing is markup."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from shoal.records.whole_files import write_whole
+from shoal.types import Values
+from shoal.untrusted import one_line, printable
+from shoal.words import counted
+
+NAME = "summary.md"
+CLOCK = "%Y-%m-%d %H:%M:%S"
+_LINK = re.compile(r"\]([(\[:])")
+
+
+def command() -> str:
+    """Return how this process was started, as it would be typed again."""
+    script, *words = sys.argv or ["python"]
+    if Path(script).name in ("shoal", "__main__.py"):
+        return shlex.join(["shoal", *words])
+    return shlex.join(["python", *([script] if script not in ("", "-c", "-") else []), *words])
+
+
+def write_lines(path: Path, lines: Sequence[str]) -> None:
+    """Write the summary in the directory ``path``, whole. OSError where the disk refuses."""
+    shown = printable("\n".join(lines)).replace("<", "&lt;")  # no HTML within Markdown
+    write_whole(path / NAME, shown + "\n")
+
+
+def written(seconds: float | None = None) -> str:
+    """Return a time (seconds since 1970; None: now) on the clock of this place."""
+    return time.strftime(CLOCK, time.localtime(seconds))
+
+
+def made_on(versions: Values, hardware: Values, git: str | None) -> dict[str, str]:
+    """Return machine, versions and commit as cells of ``rows``."""
+    cores = counted(hardware["cores"], "core") if "cores" in hardware else ""
+    memory = f"{hardware.get('memory', 0) / 2**30:.0f} GiB"
+    return {
+        "machine": ", ".join([hardware.get("processor", ""), cores, memory, *hardware.get("gpus", [])]),
+        "versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
+        "git commit": git or "none",
+    }
+
+
+def rows(cells: Mapping[str, Any]) -> list[str]:
+    """Return a table of names and values."""
+    return ["| | |", "| --- | --- |", *(row([name, value]) for name, value in cells.items())]
+
+
+def row(cells: Sequence[Any]) -> str:
+    """Return a line of a table."""
+    return f"| {' | '.join(text(cell).replace('|', chr(92) + '|') for cell in cells)} |"
+
+
+def items(counts: Sequence[tuple[str, int]]) -> list[str]:
+    """Return a list of sentences, with how often each was said."""
+    return [f"- {text(sentence)}" + (f" ({n} times)" if n > 1 else "") for sentence, n in counts]
+
+
+def text(value: Any) -> str:
+    """Return a value on one line, none of whose brackets are a link or what a link refers to."""
+    return _LINK.sub(r"]\\\1", one_line(str(value)))
+
+
+def code(found: str) -> str:
+    """Return a text as code within a line, fenced by more backticks than it has in a row."""
+    longest = max(map(len, re.findall("`+", found)), default=0)
+    return f"{'`' * (longest + 1)}{' ' * (longest > 0)}{found}{' ' * (longest > 0)}{'`' * (longest + 1)}"
