@@ -33,6 +33,13 @@ class Presence:
                 "removed, moved or replaced, nothing more can be saved there, and so the run ends"
             )
 
+    def holds(self) -> bool:
+        """Return whether the same directory is still there, so that what is in it may be removed."""
+        try:
+            return self._look() == self._identity
+        except OSError:
+            return False
+
     def _look(self) -> tuple[int, int]:
         status = self.path.stat()
         return status.st_dev, status.st_ino

@@ -30,7 +30,7 @@ from shoal.records.damage import read_json, reading
 from shoal.records.logs import RunLog
 from shoal.records.metric_files import MetricFiles
 from shoal.records.param_files import NEWEST, save_params
-from shoal.records.presence import DirectoryGone, Presence
+from shoal.records.presence import Presence
 from shoal.records.report import Report
 from shoal.records.run_lock import RunLock, require_unlocked
 from shoal.records.whole_files import write_whole
@@ -173,7 +173,7 @@ class RunDirectory:
         those it had."""
         begun = self._last is not None and self._last.steps
         self._refused = self._made is not None and not begun and isinstance(error, UsageError)
-        if self._refused or isinstance(error, DirectoryGone):
+        if self._refused or not self.present.holds():
             return
         if self._before is not None:
             with contextlib.suppress(ShoalError):
@@ -196,7 +196,7 @@ class RunDirectory:
         self._log.close()
         self._close_files()
         self.lock.release()
-        if self._refused:
+        if self._refused and self.present.holds():
             for path in self.path.iterdir():
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
             if self._made:

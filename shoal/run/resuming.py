@@ -31,6 +31,8 @@ from shoal.settings.config import Resolved, build, coerce_all
 from shoal.settings.flags import expect, ranged
 from shoal.types import Values
 
+NOWHERE: Values = {"address": None, "log": (), "log_args": {}}  # options that say what a run connects to
+
 
 @dataclass(frozen=True)
 class Changes:
@@ -113,8 +115,8 @@ def _go_on(path: str | os.PathLike[str], given: Changes, observers: Sequence[Obs
         with reading(path / "config.json"):
             anew |= changes.evaluation(facts, anew.get("evaluation"), given.flags)
             options = RunOptions.from_json(facts, **anew, run_dir=path, quiet=given.quiet)
-        theirs = None if "address" in anew else options.address, () if "log" in anew else options.log
-        check_connections(path, connections(*theirs), given.trust)
+        theirs = {name: vars(options)[name] for name in NOWHERE if name not in anew}
+        check_connections(path, connections(**NOWHERE | theirs), given.trust)
         facts["config"] = with_environment(path, facts["config"], given.env)
         system, values = loaded(path, facts)
         changed = changes.wanted(system, facts["system"], values, settings, given.flags)
@@ -130,7 +132,7 @@ def _go_on(path: str | os.PathLike[str], given: Changes, observers: Sequence[Obs
         training = Training(path, system, resolved, options, facts, observers=observers)
         checkpoint.check_fits(training.program)
         note("", {}, map(absolute, named_in({"runtime": given.runtime, "log": anew.get("log")})))
-        note_connections(path, connections(anew.get("address"), anew.get("log", ())))
+        note_connections(path, connections(**NOWHERE | {name: vars(options)[name] for name in NOWHERE if name in anew}))
     except BaseException:
         directory.close()
         raise

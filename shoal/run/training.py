@@ -151,7 +151,7 @@ def start(
         training = Training(path, system, resolved, options, facts, trace, [*observers, *company.observers])
         if options.init_from is not None:
             begin_with(training.program, read_initial(options.init_from, trust), options.init_from)
-        note_connections(path, connections(options.address, options.log))
+        note_connections(path, connections(options.address, options.log, options.log_args))
         return company.ended(training.go(ranks.directory(path)))
 
 

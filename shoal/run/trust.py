@@ -25,7 +25,8 @@ from shoal.records.loggers import REMOTE
 from shoal.registry import is_own
 from shoal.settings.config import Resolved, is_run
 from shoal.systems import SYSTEMS
-from shoal.untrusted import one_line
+from shoal.types import Values
+from shoal.untrusted import excerpt, one_line
 
 FIELDS = ("env", "torso", "demonstrations", "sampler")  # of a configuration, that may name a module
 WORDS = re.compile(r"[\w +-]*")  # an argument of an environment that can be neither a path nor a module
@@ -78,9 +79,12 @@ def named_in(options: Mapping[str, Any]) -> list[str]:
     return [value for value in values if isinstance(value, str) and is_own(value)]
 
 
-def connections(address: str | None, log: Iterable[str]) -> list[str]:
-    """Return what a run with these options connects to beside the processes that it has started itself."""
-    return [*([address] if address is not None else []), *(name for name in log if name in REMOTE)]
+def connections(address: str | None, log: Iterable[str], log_args: Mapping[str, Values]) -> list[str]:
+    """Return what a run with these options connects to beside the processes that it has started itself, and the
+    arguments of its log back ends, which may name a service or a place to write to."""
+    told = [f"--log-args {back}.{k}={json.dumps(v, default=str)}" for back, args in log_args.items()
+            for k, v in args.items()]  # fmt: skip
+    return [*([address] if address is not None else []), *(name for name in log if name in REMOTE), *told]
 
 
 def check_connections(where: Path, names: Iterable[str], trust: bool) -> None:
@@ -88,10 +92,10 @@ def check_connections(where: Path, names: Iterable[str], trust: bool) -> None:
     known, place = _noted(), _place(where)
     unknown = [name for name in names if [name, place] not in known]
     if unknown and not trust:
-        told = " and ".join(f"'{one_line(name)}'" for name in unknown)
+        told = " and ".join(f"'{excerpt(name)}'" for name in unknown)
         raise UsageError(
-            f"'{where}' would connect to {told}, which you have not given it: say where it goes on (--address, --log; "
-            f"--log none: nowhere) or, {ASK}"
+            f"'{where}' would connect to or log with {told}, which you have not given it: say where it goes on "
+            f"(--address, --log, --log-args; --log none: nowhere) or, {ASK}"
         )
 
 

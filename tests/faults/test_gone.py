@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 import shoal
+from shoal.api import ShoalError, UsageError
 from shoal.cli.main import main
 from shoal.records.presence import DirectoryGone, Presence
+from shoal.records.run_dir import RunDirectory
 
 SMALL: dict[str, Any] = dict(
     env="CartPole-v1", preset="none", actors=1, envs=2, unroll=8, hidden=(8,), min_replay=64, replay=500, batch=8,
@@ -69,6 +71,23 @@ def test_a_population_whose_directory_is_gone_ends(tmp_path: Path, monkeypatch: 
     assert main(words.split()) == 1
     err = capsys.readouterr().err
     assert err.count(f"shoal: the directory '{tmp_path / 'p'}' of the run is gone") == 1 and err.count("\n") == 1
+
+
+@pytest.mark.parametrize("error", [UsageError("refused"), ShoalError("failed")])
+@pytest.mark.parametrize("link", [False, True])
+def test_a_run_that_ends_early_leaves_the_directory_alone_that_took_the_place_of_its_own(
+    error: ShoalError, link: bool, tmp_path: Path
+) -> None:
+    """What was refused clears its directory, and what failed writes a report there."""
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "file").write_text("mine\n")
+    directory = RunDirectory(tmp_path / "run")
+    moved(tmp_path / "run")
+    (tmp_path / "run").symlink_to(mine) if link else mine.rename(tmp_path / "run")
+    directory.failed(error)
+    directory.close()
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["file"]
 
 
 def test_a_disk_that_does_not_answer_is_not_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

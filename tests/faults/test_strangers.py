@@ -18,7 +18,7 @@ import shoal
 from shoal.api import ShoalError, UsageError
 from shoal.cli.main import main
 from shoal.paths import require_folder
-from shoal.records import run_dir
+from shoal.records import loggers, run_dir
 from shoal.records.whole_files import write_whole
 from shoal.run import trust
 from shoal.run.population.training import PopulationRun, best_member
@@ -190,6 +190,26 @@ def test_a_strangers_run_tells_no_service(run: Path, log: list[str], capsys: pyt
     told = refused("resume", str(run), "--steps", "120", "--quiet")(capsys)
     assert f"'{log[-1]}'" in told and "--trust" in told
     assert shoal.resume(run, steps=120, log=()).report is not None, "its user says that there is none"
+
+
+@pytest.mark.parametrize("args", [{"log_dir": "{}"}, {"comment": "x", "filename_suffix": "{}"}])
+@pytest.mark.parametrize("words", [[], ["--log", "tensorboard"]])
+def test_the_arguments_of_a_back_end_that_a_stranger_gave_are_not_used(
+    run: Path, args: dict[str, str], words: list[str], capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """A directory outside of the run, the address of a service, also of a back end that its user names now."""
+    monkeypatch.setattr(loggers, "check", lambda names: None)
+    given: list[object] = []
+    monkeypatch.setattr(loggers.TensorBoard, "__init__", lambda self, path, config, begun, args: given.append(args))
+    args = {name: value.format(run.parent / "outside") for name, value in args.items()}
+    edit(run / "config.json", lambda facts: facts.update(log=["tensorboard"], log_args={"tensorboard": args}))
+    told = refused("resume", str(run), "--steps", "120", "--quiet", *words)(capsys)
+    assert next(iter(args)) in told and "--trust" in told and not given
+    mine = ["--log-args", "tensorboard.max_queue=3"]
+    assert main(["resume", str(run), "--steps", "120", "--quiet", *words, *mine]) == 0
+    assert main(["resume", str(run), "--steps", "180", "--quiet"]) == 0, "those that its user has given are known"
+    assert given == [{"max_queue": 3}] * 2
 
 
 def test_where_a_run_has_been_before_is_known(run: Path) -> None:
