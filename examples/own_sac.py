@@ -58,7 +58,7 @@ class SAC(rl.OffPolicy):
             action, log_prob = nets.sample(nets.features(after), self.generator)
             value = self.target.values(self.target.features(after), action).amin(-1) - alpha * log_prob
             target = items["reward"] + items["discount"] * value
-        error = nets.values(seen, nets.from_box(items["action"])) - target[:, None]  # equation 5
+        error = nets.values(seen, items["action"]) - target[:, None]  # equation 5
         action, log_prob = nets.sample(seen.detach(), self.generator)
         with rl.without_gradients(nets.critics):  # equation 7
             climbed = nets.values(seen.detach(), action).amin(-1)
@@ -76,7 +76,7 @@ class SACAgent(rl.NetworkAgent):
     def act(self, obs, first, state, greedy=False):
         nets, features = self.nets, self.nets.features({k: torch.from_numpy(v) for k, v in obs.items()})
         action = torch.tanh(nets.policy(features).chunk(2, -1)[0]) if greedy else nets.sample(features, self.rng)[0]
-        return rl.Act(nets.to_box(action).numpy(), state, {})
+        return rl.Act(action.numpy(), state, {})
 
 
 def agent(cfg, seed=0, ctx=None):

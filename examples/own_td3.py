@@ -42,7 +42,7 @@ class TD3(rl.OffPolicy):
             noise = (0.2 * torch.randn(best.shape, generator=self.generator).to(best.device)).clamp(-0.5, 0.5)
             value = torch.cat([critic(after, (best + noise).clamp(-1, 1)) for critic in target.critics], -1).amin(-1)
             wanted = items["reward"] + items["discount"] * value
-        action = nets.from_box(items["action"])
+        action = items["action"]
         error = torch.cat([critic(seen, action) for critic in nets.critics], -1) - wanted[:, None]
         loss = items["weight"].dot(error.square().sum(-1))
         if self.updates % 2 == 0:  # delayed policy updates
@@ -63,7 +63,7 @@ class TD3Agent(rl.NetworkAgent):
         action = self.nets.policy(self.nets.features({k: torch.from_numpy(v) for k, v in obs.items()}))
         if not greedy:
             action = (action + self.noise() * torch.randn(action.shape, generator=self.rng)).clamp(-1, 1)
-        return rl.Act(self.nets.to_box(action).numpy(), state, {})
+        return rl.Act(action.numpy(), state, {})
 
 
 def agent(cfg, seed=0, ctx=None):

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import cache
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -14,7 +14,12 @@ from torch import Tensor
 from shoal.api import Batch, Tensors, Update
 
 PROBS = "/probs"  # of a batch, on the way among its items
+T = TypeVar("T")
 ALIGNMENT = 16  # bytes, of each tensor in a buffer of several
+
+
+class CannotCapture(RuntimeError):
+    """What is to be captured in a graph depends on values that are not those of the device."""
 
 
 class Event(Protocol):
@@ -49,6 +54,19 @@ class Streams:
         for tensor in tensors:
             tensor.record_stream(stream)
 
+    def capturing(self) -> bool:
+        """Return whether the device's work is written down now, and not done."""
+        return torch.cuda.is_current_stream_capturing()
+
+    def capture(self, work: Callable[[], T]) -> tuple[T, Callable[[], object]]:
+        """Write down what ``work`` asks of the device, without doing it. Returns what ``work`` returns, whose tensors
+        have values only once the second result, which does all of it at once, has been called. Raises RuntimeError
+        where ``work`` waits for the device."""
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            made = work()
+        return made, graph.replay
+
 
 @cache
 def _of_gpu(device: torch.device) -> Streams:
@@ -63,8 +81,10 @@ def streams(device: torch.device) -> Streams | None:
 def send(tensor: Tensor, device: torch.device) -> Tensor:
     """Return a tensor of the host on ``device``, without waiting for what the device has been asked before; itself if
     it is there."""
-    if device.type == "cpu" or tensor.device.type != "cpu" or streams(device) is None:
+    if device.type == "cpu" or tensor.device.type != "cpu" or (found := streams(device)) is None:
         return tensor.to(device)
+    if found.capturing():  # the copy would be made again and again from memory that has changed its owner
+        raise CannotCapture("it sends values of the host to the device")
     here = _pinned(tensor).copy_(tensor)
     there = here.to(device, non_blocking=True)
     if tensor.dtype == torch.bool:  # flags, by which the host decides what it asks of the device
@@ -80,6 +100,8 @@ def on_host(tensor: Tensor) -> Tensor:
     base = tensor if tensor._base is None else tensor._base
     here: Tensor | None = getattr(base, "here", None)
     if here is None:
+        if (found := streams(tensor.device)) is not None and found.capturing():
+            raise CannotCapture("the host reads values of the device")
         return tensor.cpu()
     return here.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
 

@@ -93,6 +93,7 @@ class StandIn(TorchDispatchMode):
         self._pinned: dict[int, Tensor] = {}  # by address; kept, so that no other memory gets the address
         self.asked = 0  # operations
         self._coming: list[tuple[Tensor, Tensor]] = []  # copies to pinned memory that nobody has waited for
+        self._tape: list[tuple[Any, Any, Any, Any]] | None = None  # operations and their results, while captured
 
     def __enter__(self) -> Any:
         StandIn.current = self
@@ -108,6 +109,8 @@ class StandIn(TorchDispatchMode):
 
     def wait(self, operation: str) -> None:
         """Write down that the host waits, and where it asked for it."""
+        if self._tape is not None:
+            raise RuntimeError(f"operation not permitted when stream is capturing: {operation}")
         lines = (f for f in reversed(traceback.extract_stack()) if "/shoal/" in f.filename)
         at = next(lines, None)
         self.waits.append(
@@ -123,6 +126,28 @@ class StandIn(TorchDispatchMode):
 
     def follow(self, event: Mark, tensors: Any = ()) -> None:
         pass
+
+    def capturing(self) -> bool:
+        return self._tape is not None
+
+    def capture(self, work: Callable[[], Any]) -> tuple[Any, Callable[[], None]]:
+        """Write down the operations of ``work``, which are done as well; a GPU would only write them down."""
+        self._tape = tape = []
+        try:
+            made = work()
+        finally:
+            self._tape = None
+        return made, lambda: self._replay(tape)
+
+    @torch.no_grad()
+    def _replay(self, tape: list[tuple[Any, Any, Any, Any]]) -> None:
+        """Do the operations again, on and into the same memory, as one that is asked for."""
+        self.asked += 1
+        for func, args, kwargs, out in tape:
+            again = tree_flatten(func(*args, **kwargs))[0]
+            for to, value in zip(tree_flatten(out)[0], again, strict=True):
+                if isinstance(to, Tensor) and to.data_ptr() != value.data_ptr():
+                    to.copy_(value)
 
     @property
     def device(self) -> torch.device:
@@ -154,7 +179,10 @@ class StandIn(TorchDispatchMode):
             self._coming.append((args[0], args[1].held.clone()))
             return args[0].fill_(GARBAGE)
         self.asked += elsewhere and func is not OPS.detach.default
-        out = func(*tree_map(_here, args), **tree_map(_here, kwargs))
+        held = tree_map(_here, args), tree_map(_here, kwargs)
+        out = func(*held[0], **held[1])
+        if self._tape is not None and (there or elsewhere):
+            self._tape.append((func, *held, out))
         if not (there or (elsewhere and asked is None)) or (func is OPS.copy_.default and not _is_there(args[0])):
             known = {id(_here(t)): t for t in given}
             return tree_map(lambda x: known.get(id(x), x), out)

@@ -55,10 +55,14 @@ def test_the_table_sets_each_run_beside_its_limit_and_its_peer() -> None:
         dict(stage="a: run", case="a", ok=True, gpu_used=0.5),
         dict(stage="a: bare update", case="a", updates_per_s=16.0),
         dict(stage="a: Stable-Baselines3", case="a", env_steps_per_s=1_000.0),
+        dict(stage="a: bare update, graph", case="a", updates_per_s=21.0),
         dict(stage="b: run", case="b", ok=False, error="it broke"),
+        dict(stage="c", case="c", way="PPO on the device", error="fewer than three updates in 4 s"),
     ]
     text = table(found)
     assert "| a | 3,000 | 8.00 | 16 | 0.50 | 0.50 | x 3.00 |" in text and "- b: run: it broke" in text
+    assert "| a, graph |  |  | 21 |" in text
+    assert "- c, PPO on the device: fewer than three updates in 4 s" in text
 
 
 def test_the_script_runs_whole_on_the_cpu(tmp_path: Path) -> None:

@@ -1,13 +1,15 @@
-"""Train and evaluate Stable-Baselines3 on one task, for ``benchmarks/continuous.py`` and ``benchmarks/table.py``, in
-its own venv:
+"""Train and evaluate Stable-Baselines3 on one task, for ``benchmarks/continuous.py``, ``benchmarks/table.py`` and
+``benchmarks/own_systems.py``, in its own venv:
 
     $SHOAL_PEERS/sb3/bin/python benchmarks/peers/train_sb3.py ppo|td3|ddpg|sac|dqn|qrdqn ENV STEPS SEED
-        [UNTIL [SECONDS [EPISODES [greedy|sampled]]]]
+        [UNTIL [SECONDS [EPISODES [greedy|sampled [VALUES]]]]]
 
 ENV is a name of Gymnasium's, one of MinAtar's games (``MinAtar/...``), or a task of the DeepMind Control Suite as
 EnvPool calls it (pip install envpool). UNTIL: end once the mean return of 100 episodes reaches it. SECONDS: end after
-so many of training. EPISODES of the evaluation, in which actions are the policy's best or are sampled. torch has as
-many threads as ``OMP_NUM_THREADS`` says, 1 without it. The last line printed is a JSON object.
+so many of training. EPISODES of the evaluation, in which actions are the policy's best or are sampled. VALUES: a
+JSON object of the constructor's arguments for a task of continuous actions, in place of the zoo's (``action_noise``:
+the standard deviation of Gaussian noise). torch has as many threads as ``OMP_NUM_THREADS`` says, 1 without it. The
+last line printed is a JSON object.
 """
 
 from __future__ import annotations
@@ -132,14 +134,14 @@ class LearningCurve(BaseCallback):
 
 def main(
     name: str, task: str, steps: str, seed: str, until: str = "inf", seconds: str = "inf", episodes: str = "20",
-    way: str = "greedy",
+    way: str = "greedy", values: str = "null",
 ) -> None:  # fmt: skip
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     if task.startswith("MinAtar/"):
         model = minatar(name, task, int(seed), int(steps))
         env = model.get_env()
     else:
-        model, env = continuous(name, task, int(seed))
+        model, env = continuous(name, task, int(seed), json.loads(values))
     curve = LearningCurve(float(until), float(seconds))
     model.learn(int(steps), callback=curve)
     spent = time.time() - curve.began
@@ -149,19 +151,25 @@ def main(
         model, env, int(episodes), deterministic=way == "greedy", return_episode_rewards=True
     )
     print(json.dumps({
-        "steps": model.num_timesteps, "seconds": spent, "training_return": curve.rows[-1][2] if curve.rows else None,
+        "steps": model.num_timesteps, "updates": model._n_updates, "seconds": spent,
+        "training_return": curve.rows[-1][2] if curve.rows else None,
         "evaluation": [float(x) for x in evaluation], "curve": curve.rows,
     }))  # fmt: skip
 
 
-def continuous(name: str, task: str, seed: int) -> tuple[Any, Any]:
-    """A model on a task of continuous actions, with the zoo's values for MuJoCo, and its environments."""
+def continuous(name: str, task: str, seed: int, values: dict[str, Any] | None = None) -> tuple[Any, Any]:
+    """A model on a task of continuous actions, with ``values`` or the zoo's for MuJoCo, and its environments."""
     if task in gymnasium.registry:
         env = make_vec_env(task, 1, seed=seed)
     else:
         env = make_vec_env(lambda: ControlSuite(task, seed), 1, seed=seed)
     own: dict[str, Any]
-    if name == "ppo":
+    if values is not None:
+        own = values
+        if "action_noise" in own:
+            size = env.action_space.shape[0]
+            own["action_noise"] = NormalActionNoise(np.zeros(size), own["action_noise"] * np.ones(size))
+    elif name == "ppo":
         env = VecNormalize(env, gamma=0.99)
         own = dict(
             n_steps=2048, batch_size=64, n_epochs=10, learning_rate=lambda left: 3e-4 * left, gamma=0.99,

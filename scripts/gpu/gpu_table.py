@@ -31,11 +31,15 @@ def table(lines: Sequence[Line]) -> str:
             cells = [case, _number(steps), _number(ours), _number(limit), share, _share(used), times]
             out.append(f"| {' | '.join(cells)} |")
         for line in mine:
+            if ": bare update, " in line["stage"] and "updates_per_s" in line:
+                name = f"{case},{line['stage'].rpartition(',')[2]}"
+                cells = [name, "", "", _number(line["updates_per_s"]), "", "", ""]
+                out.append(f"| {' | '.join(cells)} |")
             if "env_steps_per_s" in line and "way" in line:
                 name = f"{case}, {line['way']}"
                 cells = [name, _number(line["env_steps_per_s"]), _number(line.get("updates_per_s")), "", "", "", ""]
                 out.append(f"| {' | '.join(cells)} |")
-    problems = [f"- {line['stage']}: {line.get('error') or line['left_out']}" for line in lines if _lacks(line)]
+    problems = [f"- {_whose(line)}: {line.get('error') or line['left_out']}" for line in lines if _lacks(line)]
     return "\n".join([*out, *(["", "Not measured:", "", *problems] if problems else []), ""])
 
 
@@ -46,7 +50,11 @@ def _found(lines: Sequence[Line], end: str) -> Line:
 
 
 def _lacks(line: Line) -> bool:
-    return "left_out" in line or line.get("ok") is False
+    return "left_out" in line or line.get("ok") is False or ("way" in line and "error" in line)
+
+
+def _whose(line: Line) -> str:
+    return f"{line['stage']}, {line['way']}" if "way" in line else str(line["stage"])
 
 
 def _number(value: float | None) -> str:

@@ -8,19 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
-import numpy as np
 import torch
-from gymnasium import spaces as gs
-from gymnasium.vector import AutoresetMode, VectorEnv
-from gymnasium.vector.utils import batch_space
 from torch import Tensor
 
 from shoal.api import Action, EnvSpec, Observation, State, Tensors
 from shoal.on_device import DeviceEnvBatch, DeviceStep, go_on_drawing
-
-from .types import Info
 
 GRAVITY, CART, POLE, HALF_LENGTH, FORCE, SECONDS = 9.8, 1.0, 0.1, 0.5, 10.0, 0.02  # m/s^2, kg, kg, m, N, s a step
 FAR, TILTED = 2.4, 12 * math.pi / 180  # metres from the middle, radians: beyond either an episode ends
@@ -80,29 +73,6 @@ def dynamics(place: Tensor, action: Tensor) -> Tensor:
     speed_up = push - POLE * HALF_LENGTH * turn * cos / TOTAL
     moved = (x + SECONDS * x_speed, x_speed + SECONDS * speed_up, angle + SECONDS * angle_speed)
     return torch.stack((*moved, angle_speed + SECONDS * turn), 1)
-
-
-class ThroughNumPy(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
-    """The same environments on the CPU for whoever takes NumPy arrays: actors, evaluations."""
-
-    def __init__(self, make: Callable[..., Any], num_envs: int, **given: Any) -> None:
-        self._device_envs: DeviceEnvBatch = make(num_envs, "cpu", **given)
-        self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}
-        self.num_envs = num_envs
-        (leaf,) = self._device_envs.spec.observations.values()
-        self.single_observation_space = gs.Box(-np.inf, np.inf, leaf.shape, np.float32)
-        self.single_action_space = gs.Discrete(self._device_envs.spec.action.sizes[0])
-        self.observation_space = batch_space(self.single_observation_space, num_envs)
-        self.action_space = batch_space(self.single_action_space, num_envs)
-
-    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[np.ndarray, Info]:
-        super().reset(seed=seed)
-        return self._device_envs.reset(int(self.np_random.integers(2**31)))["obs"].numpy(), {}
-
-    def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, Info]:
-        step = self._device_envs.step(torch.from_numpy(np.asarray(actions, np.int64)))
-        infos = {"final_obs": step.final_obs["obs"].numpy()}
-        return step.obs["obs"].numpy(), step.reward.numpy(), step.terminated.numpy(), step.truncated.numpy(), infos
 
 
 ON_DEVICE: dict[str, Callable[..., DeviceEnvBatch]] = {"device:CartPole-v1": CartPole}

@@ -23,9 +23,11 @@ from shoal.words import counted
 
 from . import many_agents, pool, toy, wrappers
 from .advice import constructing, no_env, offered
-from .device_cartpole import ON_DEVICE, ThroughNumPy
+from .device_cartpole import ON_DEVICE
 from .given import Given, require_again
 from .options import Backend, EnvOptions
+from .own_device import OwnDeviceEnvs, on_any_device
+from .through_numpy import ThroughNumPy
 from .types import Env, Vector
 from .unknown import did_you_mean, ids_of, of_old_gym, suggestion
 
@@ -186,8 +188,7 @@ def _envpool(env: str, options: EnvOptions, explicit: bool) -> Found | None:
         raise UsageError(f"EnvPool does not have {env!r} in this version; use 'gymnasium' or 'auto'")
     if not explicit and not pool.same_spaces(env, lambda: _make_one(env, options), options):
         return None
-    reason = "EnvPool has the same id, in C++"
-    return Found(env, "envpool", reason, vector=lambda num: pool.make(env, num, options))
+    return Found(env, "envpool", "EnvPool has the same id, in C++", vector=lambda num: pool.make(env, num, options))
 
 
 def _require(env: str, options: EnvOptions, has: Backend) -> None:
@@ -325,6 +326,8 @@ def _factory(env: str, factory: object, options: EnvOptions) -> Found:
             raise UsageError(f"environment {env!r} makes a vector environment: give the limit to it in kwargs")
 
         def vector(num: int) -> Vector:
+            if on_any_device(factory):
+                return ThroughNumPy(functools.partial(OwnDeviceEnvs, env, factory), num, **kwargs)
             with constructing(env):
                 return _vector(env, factory(num_envs=num, **kwargs), num)
 

@@ -46,13 +46,21 @@ class Algorithm:
     adds_up: ClassVar[bool] = False
     """Whether the losses (and metrics) of a batch's parts add up to those of the batch, so that several processes may
     share its gradient. A class that has a ``loss`` of its own says so itself, or never shares."""
+    capturable: bool = False
+    """Whether a CUDA graph may repeat the gradient: ``loss`` and ``nets.outputs`` read the batch's items, tensors of
+    this object that stay where they are, and ``numbers``, and leave nothing behind but gradients. Said of a ``loss`` as
+    ``adds_up`` is."""
     fraction = 0.0
     updates = 0
+    gradient = ""  # the setting ``gradient``; "": as ``cfg`` says, where it has one
+    differentiator: Any = None  # how ``learning.differentiate`` makes the gradient; None: not decided
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        if "loss" in vars(cls) and "adds_up" not in vars(cls):
-            cls.adds_up = False  # its parent's word is about another loss
+        if "loss" in vars(cls):  # its parent's word is about another loss
+            for word in ("adds_up", "capturable"):
+                if word not in vars(cls):
+                    setattr(cls, word, False)
 
     def __init__(self, nets: nn.Module) -> None:
         self.nets: Any = nets
@@ -79,6 +87,12 @@ class Algorithm:
         ``self.nets``) is differentiated as well.
         """
         raise NotImplementedError
+
+    def numbers(self) -> tuple[float, ...]:
+        """Return the numbers that ``loss`` reads and that change as a run goes on: ``scalars``, and settings that are
+        schedules, without those that the optimiser reads."""
+        own = (name for name in self._schedules or () if name not in ("learning_rate", "max_grad_norm"))
+        return (*self.scalars, *(getattr(self.cfg, name) for name in own))
 
     def prepare(self, batch: Batch) -> Batch:
         """Return the batch with what is worked out once for all of it, however many processes share its gradient."""

@@ -10,13 +10,14 @@ from itertools import compress
 from typing import Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from shoal.api import Batch, Tensors, Update
 from shoal.fast.rounded import rounded
 from shoal.learning.algorithm import Algorithm
 from shoal.learning.differentiate import differentiate
 from shoal.learning.gradient_step import GradientStep, finite
+from shoal.learning.networks import networks_beside
 from shoal.ops import excess, global_norm
 from shoal.ops.optimiser import Optimiser, divide
 
@@ -224,15 +225,6 @@ class DataParallel:
     def _outcome(self) -> tuple[float, float]:
         """Return the minibatch's loss and the norm of its gradient."""
         return float(self._losses.sum()), math.hypot(*self._norms.tolist())
-
-
-def networks_beside(algorithm: Algorithm) -> list[nn.Module]:
-    """Return the networks that an algorithm keeps beside ``nets``, such as target networks: its attributes, and what
-    lists, tuples and dicts among them hold."""
-    found: list[object] = []
-    for value in vars(algorithm).values():
-        found += value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else [value]
-    return [network for network in found if isinstance(network, nn.Module) and network is not algorithm.nets]
 
 
 def _stacked(update: Update) -> Tensor:

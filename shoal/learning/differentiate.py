@@ -2,19 +2,53 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
+from shoal import transfer
 from shoal.api import Batch, Update
 from shoal.fast.known import known_gradient
 from shoal.learning.algorithm import Algorithm
+from shoal.learning.captured import GradientGraphs
+from shoal.learning.compiled import compile_encoders
 from shoal.nets.outputs import Outputs
 from shoal.transfer import upload
 
+log = logging.getLogger(__name__)
+
 
 def differentiate(algorithm: Algorithm, batch: Batch) -> tuple[Tensor, Tensor | None, Update]:
-    """Give every parameter of ``algorithm.nets`` its ``grad``. Returns the loss [], all gradients as one vector if they
-    lie so in memory, and the metrics."""
+    """Give every parameter of ``algorithm.nets``, which have none, its ``grad``, as the setting ``gradient`` says.
+    Returns the loss [], all gradients as one vector if they lie so in memory, and the metrics."""
+    if algorithm.differentiator is None:
+        algorithm.differentiator = _chosen(algorithm)
+    found: tuple[Tensor, Tensor | None, Update] = algorithm.differentiator(algorithm, batch)
+    return found
+
+
+def _chosen(algorithm: Algorithm) -> Callable[[Algorithm, Batch], tuple[Tensor, Tensor | None, Update]]:
+    """Return what ``gradient`` of the algorithm's settings means for its network, where that lies now."""
+    asked = algorithm.gradient or getattr(algorithm.cfg, "gradient", "eager")
+    if asked == "eager":
+        return eagerly
+    gpu = next((transfer.streams(p.device) for p in algorithm.nets.parameters()), None)
+    if asked == "auto" and gpu is not None and algorithm.capturable and not algorithm.cfg.is_large():
+        asked = "graph"
+    if asked == "graph" and gpu is not None and algorithm.capturable:
+        return GradientGraphs(gpu, eagerly)
+    if asked == "graph":
+        why = "the network is not on a GPU" if gpu is None else f"that of {type(algorithm).__name__} cannot be captured"
+        log.warning("gradients are worked out operation by operation, not by a CUDA graph: %s", why)
+    if asked == "compile":
+        compile_encoders(algorithm)
+    return eagerly
+
+
+def eagerly(algorithm: Algorithm, batch: Batch) -> tuple[Tensor, Tensor | None, Update]:
+    """``differentiate``, operation by operation."""
     if not hasattr(algorithm.nets, "outputs"):  # a network that the loss asks itself
         loss, update = algorithm.loss(None, batch)
         loss.backward()  # type: ignore[no-untyped-call]

@@ -19,6 +19,7 @@ from shoal.settings.schedule import Scheduled, at
 from shoal.types import State
 
 METRICS_EVERY = 10  # updates: how often the mean value and error are worked out, which only people read
+BEFORE_THE_LOSS = ("learning_rate", "max_grad_norm", "importance_exponent")  # and after it: schedules of others
 Self = TypeVar("Self", bound="OffPolicy")
 
 
@@ -96,6 +97,10 @@ class OffPolicy(Algorithm):
     def reports(self) -> bool:
         """Return whether this update has metrics that only people read."""
         return self.updates % METRICS_EVERY == 0
+
+    def numbers(self) -> tuple[float, ...]:
+        own = (name for name in self._schedules or () if name not in BEFORE_THE_LOSS)
+        return (*self.scalars, *(getattr(self.cfg, name) for name in own), self.reports())
 
     def after_step(self, step: int) -> None:
         self.updates = step

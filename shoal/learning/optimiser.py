@@ -40,6 +40,9 @@ class OptimiserConfig:
     """Share of the parameters that sgd adds to their gradient (the gradient of an L2 cost)."""
     max_grad_norm: Scheduled[Positive] | None = 0.5
     """Largest global norm of the gradient; none: no clipping."""
+    gradient: Literal["auto", "eager", "graph", "compile"] = "auto"
+    """How a gradient is worked out: eager, operation by operation; graph, by a CUDA graph, which asks a GPU for all
+    operations at once; compile, the torso by torch.compile; auto: graph for a small perceptron on a GPU, else eager."""
 
 
 def make_optimiser(cfg: OptimiserConfig, nets: nn.Module) -> Optimiser:

@@ -16,6 +16,7 @@ from shoal.metering.aggregator import Aggregator
 from shoal.program import Program
 from shoal.records import checkpoint, checkpoint_state as state_files
 from shoal.records.checkpoint import RUN, Checkpoint, Saving
+from shoal.records.checkpoint_shape import SERVER
 from shoal.records.checkpoint_state import Written
 from shoal.records.presence import DirectoryGone
 from shoal.shm import board, shared_params
@@ -195,6 +196,8 @@ def resume(source: Checkpoint, program: Program, plan: Plan, arena: Arena, aggre
     with source.fitting(RUN):
         aggregator.load_state_dict(state["aggregator"])
         for role, start in plan.status.items():
+            if role == SERVER and role not in state["counts"]:
+                continue  # actors chose their actions themselves until now
             for i, line in zip(range(plan.counts[role]), state["counts"][role], strict=True):
                 for (column, _), n in zip(enumerate(COUNTED, 1), line, strict=True):
                     arena.words[start // 8 + i * LINE + column] = counter(n)

@@ -8,14 +8,31 @@ from typing import Any
 from shoal.program import Program
 from shoal.types import Values
 
+SERVER = "inference"  # the role that chooses actions for others, and holds nothing of its own
 
-def shape_of(program: Program) -> Values:
-    """What must be the same for a checkpoint to fit: roles with replicas, channels with the shapes of their items."""
-    channels = program.channels.values()
+
+def shape_of(program: Program, server: bool = False) -> Values:
+    """What must be the same for a checkpoint to fit: roles with replicas, channels with the shapes of their items. Who
+    chooses actions does not count unless ``server``: nothing is saved of the server or of its two channels, except in
+    the serial runtime."""
+    away = set() if server else {SERVER}
+    between = {
+        c.name for c in program.channels.values()
+        if away and SERVER in (joined := _roles(program, c.name)) and all(r == "restart" for r in joined.values())
+    }  # fmt: skip
+    channels = [c for c in program.channels.values() if c.name not in between]
     return {
-        "roles": {role.name: role.replicas for role in program.roles},
+        "roles": {role.name: role.replicas for role in program.roles if role.name not in away},
         "channels": {c.name: {k: f"{f.dtype} {list(f.shape)}" for k, f in c.spec.items()} for c in channels},
     }
+
+
+def _roles(program: Program, channel: str) -> dict[str, str]:
+    """Roles that a channel joins, and what happens to each when it fails."""
+    return {
+        role.name: role.on_failure for role in program.roles
+        if any(port.channel.name == channel for port in role.ports.values())
+    }  # fmt: skip
 
 
 def differences(was: Any, now: Any, where: str = "") -> Iterator[str]:

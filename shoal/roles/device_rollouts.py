@@ -96,12 +96,15 @@ class DeviceRollouts:
         return {**own, "env": self.env.state_dict(), "rng": self.rng.get_state()}
 
     def load_state_dict(self, state: State) -> None:
-        """Go on in the middle of the episodes; on a device of another kind with other random numbers."""
+        """Go on in the middle of the episodes, or with new ones where the environments save nothing; on a device of
+        another kind with other random numbers."""
         device = self.env.device
+        go_on_drawing(self.rng, state["rng"])
+        if not state["env"]:
+            return
         self.obs, self.state = ({k: v.to(device) for k, v in state[name].items()} for name in ("obs", "state"))
         self.first, self.ret, self.length = (state[name].to(device) for name in ("first", "ret", "length"))
         self.env.load_state_dict(state["env"])
-        go_on_drawing(self.rng, state["rng"])
 
 
 class DeviceLearnerRole(LearnerRole):

@@ -64,7 +64,7 @@ def check(
 
     def built_with(names: Sequence[str]) -> Values:
         cfg = build(system.Config, {**values, **{name: new[name] for name in names}})
-        return {**shapes(system.program(cfg)), **cfg.kept()}
+        return {**shapes(system.program(cfg), is_deterministic(runtime)), **cfg.kept()}
 
     before, blamed = built_with(()), list(new)
     if before == (now := built_with(blamed)):
@@ -147,11 +147,11 @@ def at_start(system: Any) -> list[str]:
     return [name for cls in system.Config.__mro__ for name in vars(cls).get("at_start", ())]
 
 
-def shapes(program: Program) -> Values:
-    """Return what must be the same: ``shape_of``, and what each replay holds."""
+def shapes(program: Program, server: bool = False) -> Values:
+    """Return what must be the same: ``shape_of`` (with its ``server``), and what each replay holds."""
     tables = {name: vars(c.table) for name, c in program.channels.items() if c.table is not None}
     replays = {name: {k: v for k, v in table.items() if k not in FREE} for name, table in tables.items()}
-    return {**shape_of(program), "replays": replays}
+    return {**shape_of(program, server), "replays": replays}
 
 
 def _shown(name: str, flags: bool) -> str:

@@ -33,7 +33,7 @@ OF_RUN = "config.json"  # the file in a run's directory that holds its configura
 class Resolved:
     """A complete configuration. ``origins``: field -> ``default``, ``preset atari``, ``file x.toml``, ``flag``
     or ``argument`` (of ``shoal.train``); ``preset`` is the one used (``none`` if none), ``why`` says how it
-    was chosen; ``fitted`` which values the run's length or the environment's pace changed, "" for none."""
+    was chosen; ``fitted`` which values the run's length, or the environment or its pace, changed, "" for none."""
 
     cfg: Any
     origins: dict[str, str]
@@ -91,12 +91,18 @@ def resolve(
         layers.insert(0, (f"preset {preset}", presets[preset]))
     values, origins = _layered(Config, layers, name)
     refuse_foreign(Config, values, origins)
-    told = ""
-    if look is not None and (fit := getattr(Config, "fit", None)) is not None:
-        found, told = fit(values, [field for field, origin in origins.items() if not by_user(origin)])
+    told, free = [], [field for field, origin in origins.items() if not by_user(origin)]
+    for fit in ("left_off", *(() if look is None else ("fit",))):
+        found, sentence = getattr(Config, fit, _as_it_is)(values, free)
         values |= found
         origins |= {field: f"{origins[field]}, fitted" for field in found}
-    return Resolved(build(Config, values), origins, preset, why, told)
+        told += [sentence] if sentence else []
+    return Resolved(build(Config, values), origins, preset, why, "; ".join(told))
+
+
+def _as_it_is(values: Values, free: Sequence[str]) -> tuple[Values, str]:
+    """Stands for ``fit`` and ``left_off`` of a config class that has none."""
+    return {}, ""
 
 
 def _layered(Config: Any, layers: Sequence[tuple[str, Mapping[str, Any]]], name: str) -> tuple[Values, dict[str, str]]:

@@ -73,7 +73,7 @@ def load(name: str) -> System:
         instead = ELSEWHERE.get(name.lower())
         if instead is not None and instead not in SYSTEMS:
             raise UsageError(f"there is no system '{name}': {instead} (`shoal systems` lists all)")
-        near = instead or nearest(name, tuple(SYSTEMS))
+        near = instead or ALIASES.get(name.lower()) or nearest(name.lower(), tuple(SYSTEMS))
         hint = f"; did you mean '{near}'?" if near else ""
         raise UsageError(f"unknown system '{name}'{hint} (`shoal systems` lists all)")
     for needed in ("Config", "PRESETS", "program", "agent"):

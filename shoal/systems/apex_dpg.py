@@ -194,6 +194,7 @@ class DPG(OffPolicy):
     from ``seed``."""
 
     adds_up = True
+    capturable = True
 
     def __init__(self, cfg: DPGConfig, nets: DPGNetwork, seed: int = 0) -> None:
         super().__init__(nets, cfg.target_period, cfg.importance_exponent if cfg.prioritised else None, seed=seed)

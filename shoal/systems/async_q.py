@@ -191,7 +191,9 @@ def workers(name: str, cfg: Config, rule: type[SegmentQ], last: Last = "q_max") 
 
     def make_worker(ctx: Context, params: Any, target: Any) -> TargetWorkerRole:
         torch.manual_seed(ctx.seed)
-        learner = SegmentQLearner(rule(begin(ctx, network(cfg)), cfg.gamma), cfg.max_grad_norm)
+        algorithm = rule(begin(ctx, network(cfg)), cfg.gamma)
+        algorithm.gradient = cfg.gradient
+        learner = SegmentQLearner(algorithm, cfg.max_grad_norm)
 
         def learning_rate(steps: int) -> float:
             return learner.at(cfg.learning_rate, steps / cfg.steps)

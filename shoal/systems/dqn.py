@@ -162,6 +162,7 @@ class QLearning(OffPolicy):
 
     cfg: QLearningConfig
     adds_up = True
+    capturable = True
 
     def __init__(self, cfg: QLearningConfig, nets: QNetwork, beta: float | None = None) -> None:
         super().__init__(nets, cfg.target_period, beta, cfg.reduction)

@@ -123,9 +123,14 @@ PRESETS: Presets = {
 class VTrace(Algorithm):
     """The V-trace actor-critic loss (section 4.2): policy gradient, value regression, entropy bonus."""
 
+    capturable = True
+
     def __init__(self, cfg: Config, nets: ActorCritic) -> None:
         super().__init__(nets)
         self.cfg = cfg
+        # statistics move with the loss, and a core asks the host where episodes begin
+        plain = not (cfg.normalise_obs or cfg.pop_art) and cfg.core == "none"
+        self.capturable = self.capturable and plain
 
     def loss(self, outputs: PolicyValue, batch: Batch) -> tuple[Tensor, Update]:
         cfg, items, value = self.cfg, batch.items, outputs.value  # [T + 1, B]

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from shoal import fast, transfer
 from shoal.api import Batch, Context, Learner, Tensors, Update, UsageError, observations, spec_nbytes
+from shoal.envs.on_device import on_device as lives_on_device
 from shoal.fast import ppo as compiled
 from shoal.learning.actor_critic import ActorCriticAgent, ActorCriticConfig, boundaries
 from shoal.learning.algorithm import Algorithm, Minibatches
@@ -27,7 +28,7 @@ from shoal.settings.schedule import Scheduled, linear
 from shoal.topology.channels import Extras, parameters, queue, trajectories
 from shoal.topology.config import Preset, Presets, SystemConfig
 from shoal.topology.fitting import Fit, fitted_minibatches
-from shoal.topology.on_device import lives_on_device, on_device
+from shoal.topology.on_device import on_device
 from shoal.topology.roles import actors_and_learner, minibatch_learner
 from shoal.types import Values
 
@@ -66,6 +67,7 @@ class Config(SystemConfig, PPOConfig):
 
     shares_gradient: ClassVar[bool] = True
     has_server: ClassVar[bool] = True
+    envs_on_device: ClassVar[bool] = True
     envs: Envs = 8
     unroll: Count = 128
 
@@ -201,10 +203,12 @@ class PPO(Algorithm):
 
     cfg: PPOConfig
     adds_up = True
+    capturable = True
 
     def __init__(self, cfg: PPOConfig, nets: ActorCritic) -> None:
         super().__init__(nets)
         self.cfg = cfg
+        self.capturable = self.capturable and cfg.core == "none"  # a core asks the host where episodes begin
 
     def learn(self, batch: Batch, minibatches: Minibatches) -> Update:
         """Learn from trajectories [T + 1, B, ...] in ``epochs`` passes of so many minibatches."""

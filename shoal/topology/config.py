@@ -14,6 +14,7 @@ import torch
 from shoal.api import EnvSpec, UsageError
 from shoal.envs import EnvOptions, known, registration, remember, spec
 from shoal.envs._make import Codec
+from shoal.envs.on_device import left_off
 from shoal.machine import cores
 from shoal.nets import encoder
 from shoal.own_code import absolute
@@ -89,6 +90,7 @@ class SystemConfig(EnvOptions):
     shares_gradient: ClassVar[bool] = False  # whether ``learner_processes`` may be more than one
     has_server: ClassVar[bool] = False  # whether ``inference`` may be a server
     hidden_heads: ClassVar[bool] = False  # whether what follows the torso has the layers ``hidden``
+    envs_on_device: ClassVar[bool] = False  # whether environments that live on a device stay there
     leaves_core: ClassVar[bool] = False  # whether one of the cores is the learner's, not an actor's
     at_start: ClassVar[tuple[str, ...]] = ()  # fields that a run keeps, as what it saves is of them (not inherited)
     for_more_updates: ClassVar[str] = "smaller values of unroll, envs, total_envs or actors"  # beside more steps
@@ -181,6 +183,11 @@ class SystemConfig(EnvOptions):
             found = {"unroll": unroll, **found}
         told = ", ".join(f"{name} {value} (not {values[name]})" for name, value in found.items())
         return found, told and f"{told}: {fit.reason(cfg.num_actors())}"
+
+    @classmethod
+    def left_off(cls, values: Values, free: Collection[str]) -> tuple[Values, str]:
+        """Return other ``values`` of ``free`` fields, if those of a preset are impossible, and a sentence on it."""
+        return left_off(values, free) if cls.envs_on_device else ({}, "")
 
     def remarks(self) -> list[str]:
         """Sentences that a user should read before the run starts."""

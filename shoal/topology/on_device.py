@@ -9,19 +9,12 @@ from typing import Any
 import torch
 
 from shoal.api import Context, Learner, ParamsReader, ParamsWriter, UsageError
-from shoal.envs.device_cartpole import ON_DEVICE
+from shoal.envs.on_device import UNCHANGED, device_envs
 from shoal.program import Program
 from shoal.roles.device_rollouts import DeviceLearnerRole, DeviceRollouts
 from shoal.topology.channels import Extras, Network, parameters, trajectories
 from shoal.topology.config import SystemConfig
 from shoal.topology.roles import begin
-
-UNCHANGED = {"reward_clip": "none", "reward_scale": 1.0, "novelty": 0.0, "last_action_reward": False}
-
-
-def lives_on_device(env: object) -> bool:
-    """Return whether an environment is one of those whose arrays are tensors on a device."""
-    return isinstance(env, str) and env in ON_DEVICE
 
 
 def on_device(
@@ -43,9 +36,6 @@ def on_device(
     device, columns = cfg.learner_device(), cfg.num_actors() * cfg.envs
     whole = replace(cfg, total_envs=0, actors=1, envs=columns)
     spec = trajectories(whole, network, extras)
-    given = dict(cfg.env_kwargs)
-    if cfg.max_episode_steps is not None:
-        given["max_episode_steps"] = cfg.max_episode_steps
     p = Program(name)
     params = p.channel(parameters("params", lambda: network(cfg)))
 
@@ -53,7 +43,7 @@ def on_device(
         torch.manual_seed(ctx.seed)
         nets = begin(ctx, network(cfg, device).to(device))
         learner = learn(nets, ctx)
-        rollouts = DeviceRollouts(ctx, ON_DEVICE[cfg.env](columns, device, **given), nets, spec)
+        rollouts = DeviceRollouts(ctx, device_envs(cfg.env, cfg, columns, device), nets, spec)
         return DeviceLearnerRole(ctx, learner, rollouts, params)
 
     p.role(

@@ -277,7 +277,11 @@ def test_the_names_of_other_libraries_are_understood(
         ("train dqn --env CartPole-v1,Pendulum-v1", "a run has one environment"),
     ],
 )  # fmt: skip
-def test_commands_and_their_flags_are_understood_too(words: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_and_their_flags_are_understood_too(
+    words: str, told: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "runs" / "a").mkdir(parents=True)  # a path that is not there is told first
+    monkeypatch.chdir(tmp_path)
     assert main(words.split()) == 2
     assert told in capsys.readouterr().err
 
@@ -348,3 +352,9 @@ def test_addresses_are_no_directories(
     assert main([*command.split(), "s3://bucket/run.svg", *(["--steps", "100"] if "train" in command else [])]) == 2
     assert "'s3://bucket/run.svg' is an address" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("asked", "near"), [("PPO", "recurrent-ppo"), ("DQN", "dqn"), ("Impala", "impala")])
+def test_system_written_as_a_class_elsewhere_is_suggested(asked: str, near: str) -> None:
+    with pytest.raises(UsageError, match=rf"unknown system '{asked}'; did you mean '{near}'\?"):
+        shoal.systems.load(asked)

@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 EXAMPLES = Path(__file__).parents[2] / "examples"
 COMMANDS = {  # example -> how it is run, and the training return it must reach (what chance gives is in brackets)
     "own_environment.py": (["own_environment.py", "30000"], 20.0),  # 20 of 50 (10)
+    "own_device_environment.py": (["own_device_environment.py", "100000"], -5.0),  # -2 of -1 (-11)
     "own_network.py": (["own_network.py", "12000"], 30.0),  # CartPole (22)
     "own_system.py": (
         ["-m", "shoal", "train", "own_system.py", "--env", "CartPole-v1", "--steps", "60000", "--actors", "2"],

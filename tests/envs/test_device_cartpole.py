@@ -13,8 +13,9 @@ from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 
 from shoal.api import Context, UsageError
 from shoal.envs import make, spec
-from shoal.envs.device_cartpole import CartPole, ThroughNumPy
+from shoal.envs.device_cartpole import CartPole
 from shoal.envs.options import EnvOptions
+from shoal.envs.through_numpy import ThroughNumPy
 from shoal.metering.recorder import Recorder
 from shoal.runtime.launch import Launch, Stop
 from shoal.serial.runtime import SerialRuntime

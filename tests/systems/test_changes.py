@@ -254,3 +254,29 @@ def test_what_changes_none_is_taken_and_told_of(
     assert len(line.split(" -> ")) == 2 + words.count("--")
     (group,) = groups([path])
     assert " -> " in group.label and "steps)" in group.label
+
+
+@pytest.mark.parametrize("system", ["impala", "dqn"])
+def test_who_chooses_actions_may_change(system: str, tmp_path: Path) -> None:
+    """Nothing of a run lies in the inference server, or between it and the actors."""
+    path = tmp_path / "r"
+    more: dict[str, Any] = {} if system == "impala" else dict(batch=8, min_replay=20, replay=400)
+    shoal.train(system, run_dir=path, steps=1_000, inference="server", **SMALL, **more)
+    replicas = []
+    for steps, new in (
+        (2_000, dict(inference="actor")),
+        (3_000, dict(inference="server", double_buffer="on")),
+        (4_000, dict(double_buffer="off")),
+    ):
+        again = shoal.resume(path, steps=steps, **new)
+        assert again.report is not None and again.report.steps >= steps and not again.report.restarts
+        roles = json.loads((path / "program.json").read_text())["roles"]
+        replicas.append("inference" in {role["name"] for role in roles})
+    assert replicas == [False, True, True]
+
+
+def test_who_chooses_actions_stays_in_a_run_that_repeats(tmp_path: Path) -> None:
+    path = tmp_path / "r"
+    shoal.train("impala", run_dir=path, runtime="serial", steps=1_000, inference="server", **SMALL)
+    with pytest.raises(UsageError, match=r"'inference' cannot change when a run goes on, .*roles/inference: saved 1"):
+        shoal.resume(path, steps=2_000, inference="actor")

@@ -12,7 +12,7 @@ from helpers import config, learning_role
 
 import shoal
 from shoal.api import UsageError
-from shoal.learning.data_parallel import networks_beside
+from shoal.learning.networks import networks_beside
 from shoal.records.param_files import load_params
 from shoal.run.initial import begin_with
 from shoal.runtime.launch import Launch

@@ -133,7 +133,7 @@ def test_item_1() -> None:
     items = {**transitions(2), "reward": torch.tensor([-0.05, 1.0]), "discount": torch.tensor([0.9, 0.0])}
     target, metrics = Said(0.8, 0.7).targets(items)
     assert target.tolist() == pytest.approx([0.58, 1.0], abs=1e-6)
-    assert metrics["target_disagreement"] == pytest.approx(0.1, abs=1e-6)
+    assert float(metrics["target_disagreement"]) == pytest.approx(0.1, abs=1e-6)
     assert Said(0.8, 0.8).targets(items)[0][0].item() == pytest.approx(0.67, abs=1e-6)
 
 
@@ -141,7 +141,7 @@ def test_labels_are_clipped_where_returns_lie_in_the_unit_interval() -> None:
     items = {**transitions(4), "reward": torch.tensor([-0.05, -1.0, 0.9, 0.0]), "discount": torch.full((4,), 0.9)}
     target, metrics = Said(0.5, 0.5).targets(items)
     assert target.tolist() == pytest.approx([0.4, 0.0, 1.0, 0.45], abs=1e-6)
-    assert metrics["clipped_labels"] == 0.5
+    assert float(metrics["clipped_labels"]) == 0.5
 
 
 def test_item_2() -> None:

@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -55,6 +56,7 @@ SET: dict[str, Any] = {
     "action_gradient_clip": 1e-6, "v_min": -50.0, "v_max": 50.0, "reward_range": (-1.0, 0.0),
     "max_lag": 1, "outliers": 0.2, "n_fetch": 3, "cem_floor": 5.0, "target_lag": 0, "updaters": 2, "epsilon": 0.9,
     "online_share": 0.9, "sampler": "uniform", "inference": "server", "double_buffer": "on",
+    "gradient": "compile",
     "survival_bonus": 2.0, "action_bins": 3, "reference": 9, "cap": 1.0, "cap_start": 3,
 }  # fmt: skip
 # What a setting needs beside what ``only_with`` says
@@ -156,6 +158,13 @@ def of(role: str, read: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return look
 
 
+def compiles(cfg: Any) -> bool:
+    """Whether a run is about to compile its network."""
+    with patch("shoal.learning.differentiate.compile_encoders") as found:
+        run(load(cfg.system()).program(cfg), 1, SEED)
+    return found.called
+
+
 WHERE: dict[str, Callable[[Any], Any]] = {
     **dict.fromkeys(
         (
@@ -165,7 +174,7 @@ WHERE: dict[str, Callable[[Any], Any]] = {
         ), program,
     ),
     "eval_epsilon": policy, "precision": network, "virtual_batch_norm": network, "reference": network,
-    "double_buffer": lambda cfg: cfg.env_groups(),
+    "double_buffer": lambda cfg: cfg.env_groups(), "gradient": compiles,
     "qt-opt learner_processes": lambda cfg: cfg.gradient_processes(),
     "check_every": of("rank", lambda role: role.learner.rules.check_every),
     "sync_frac": of("rank", lambda role: role.sync_frac), "min_fraction": of("rank", lambda role: role.min_fraction),

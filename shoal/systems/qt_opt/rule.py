@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from shoal import transfer
 from shoal.api import Act, Arrays, Batch, Replay, Tensors, Update, observations
 from shoal.demonstrations.streams import restore_table, table_state
 from shoal.learning.agent import NetworkAgent
@@ -105,10 +106,18 @@ class LabelledValue(Algorithm):
     """The loss of labelled transitions."""
 
     cfg: CEMConfig
+    capturable = True
 
     def __init__(self, cfg: CEMConfig, nets: CEMNetwork) -> None:
         super().__init__(nets)
         self.cfg, self.updates = cfg, 0
+
+    def numbers(self) -> tuple[float, ...]:
+        return (*self.scalars, self.reports())
+
+    def reports(self) -> bool:
+        """Return whether this update has metrics that only people read."""
+        return self.updates % METRICS_EVERY == 0
 
     def prepare(self, batch: Batch) -> Batch:
         """Says each item's part of the loss and of the metrics."""
@@ -123,7 +132,7 @@ class LabelledValue(Algorithm):
         else:
             loss = (outputs - target).square().sum() * (0.5 * share)
         metrics: dict[str, Tensor | float] = {}
-        if self.updates % METRICS_EVERY == 0:
+        if self.reports():
             value = self.nets.value(outputs.detach())
             metrics = {"q_mean": value.sum() * share, "td_error": (value - target).abs().sum() * share}
         return loss, Update(metrics)
@@ -220,7 +229,7 @@ class Bellman:
         """Take the parameters of the two target networks; None: they are no others."""
         for live, tensors in zip(self._live, (first, second), strict=True):
             if tensors is not None:
-                live.load(tensors)
+                live.load(transfer.Upload(tensors, self.device).take())
 
     def label(self, batch: Batch, step: int) -> tuple[Arrays, dict[str, float]]:
         """Return what a learner gets of a batch of transitions (observations, actions, labels), and metrics. step:
@@ -228,21 +237,23 @@ class Bellman:
         metrics: dict[str, float] = {}
         if self.offline is not None:
             batch, metrics["demonstrations"] = self.offline.mix(batch, step)
-        target, found = self.targets(to_device(batch, self.device).items)
+        target, told = self.targets(to_device(batch, self.device).items)
+        numbers, (target,) = transfer.read(list(told.values()), [target])  # the one wait for the device
+        found = dict(zip(told, numbers, strict=True))
         kept = {name: batch.items[name].numpy() for name in (*observations(batch.items), "action")}
-        return {**kept, "target": target.cpu().numpy(), STEP: np.full(len(target), step)}, metrics | found
+        return {**kept, "target": target.numpy(), STEP: np.full(len(target), step)}, metrics | found
 
     @torch.no_grad()
-    def targets(self, items: Tensors) -> tuple[Tensor, dict[str, float]]:
-        """The labels ``[B]`` of transitions, and metrics."""
+    def targets(self, items: Tensors) -> tuple[Tensor, dict[str, Tensor]]:
+        """The labels ``[B]`` of transitions, and metrics ``[]``."""
         after = observations(items, "next/")
         best = self.first.best(self.first.encode(after), self.first.draw(len(items["reward"]), self.rng))
         one = self.first.value(best.scores)
         other = self.second.value(self.second.judge(self.second.encode(after), best.points.unsqueeze(1)).squeeze(1))
         target = torch.addcmul(items["reward"], items["discount"], torch.minimum(one, other))
-        metrics = {"target_disagreement": float((one - other).abs().mean())}
+        metrics = {"target_disagreement": (one - other).abs().mean()}
         if self.first.bounded:
-            metrics["clipped_labels"] = float(((target < 0.0) | (target > 1.0)).float().mean())
+            metrics["clipped_labels"] = ((target < 0.0) | (target > 1.0)).float().mean()
             target.clamp_(0.0, 1.0)
         return target, metrics
 

@@ -143,6 +143,7 @@ class DistributionalQLearning(QLearning):
     nets: ReturnNetwork
     target: ReturnNetwork
     adds_up = True
+    capturable = True
 
     def __init__(
         self, cfg: ReturnsConfig, nets: ReturnNetwork, beta: float | None = None, seed: int = 0,
