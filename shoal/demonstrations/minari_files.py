@@ -9,6 +9,7 @@ from typing import Any
 
 from shoal.types import Values
 from shoal.untrusted import brief, counter, open_bytes, parse_json, read_text
+from shoal.words import counted
 
 MAX_ELEMENTS = 1 << 26  # of an observation or an action
 MAX_BYTES = 1 << 35  # of an array of one episode
@@ -30,7 +31,7 @@ def check(data: Path) -> None:
         open_bytes(path).close()
         _check_file(path, episodes)
     if not files and episodes > sum(1 for _ in data.iterdir()):
-        raise ValueError(f"it has fewer than {episodes:,} episodes")
+        raise ValueError(f"it has fewer than {counted(episodes, 'episode')}")
 
 
 def _check_space(space: Any) -> None:
@@ -48,7 +49,7 @@ def _check_file(path: Path, episodes: int) -> None:
 
     with h5py.File(path) as file:
         if len(file) < episodes:
-            raise ValueError(f"it has {len(file):,} of {episodes:,} episodes")
+            raise ValueError(f"it has {len(file):,} of {counted(episodes, 'episode')}")
         for group in (file[name] for name in file if not _elsewhere(file, name)):
             _check_length(group)
         waiting, seen = [file], set()
@@ -91,4 +92,4 @@ def _check_length(group: Any) -> None:
     if "total_steps" in attributes and "rewards" in group:
         said, found = counter(int(attributes["total_steps"])), group["rewards"].shape
         if found != (said,):
-            raise ValueError(f"an episode says {said:,} steps and has rewards of the shape {brief(found)}")
+            raise ValueError(f"an episode says {counted(said, 'step')} and has rewards of the shape {brief(found)}")

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from shoal.api import UsageError
-from shoal.watch import server, series
+from shoal.watch import series, server
 from shoal.watch.folder import Folder
 from shoal.watch.series import Columns, Table, row_of
 
@@ -119,7 +119,8 @@ def test_there_are_so_many_columns(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "line, row",
     [('{"row": 0, "a": 1.5}', {"row": 0.0, "a": 1.5}), ('{"row": -1}', None), ('{"row": true}', None), ("[1]", None),
-     (f'{{"row": {2**53}}}', None), (f'{{"row": {2**53 - 1}, "b": "x", "c": null}}', {"row": 2.0**53 - 1}), ("{", None)],
+     (f'{{"row": {2**53}}}', None), (f'{{"row": {2**53 - 1}, "b": "x", "c": null}}', {"row": 2.0**53 - 1}),
+     ("{", None)],
 )  # fmt: skip
 def test_a_row_is_an_object_with_its_number(line: str, row: dict[str, float] | None) -> None:
     assert row_of(line.encode()) == row
