@@ -13,7 +13,7 @@ from shoal.zoo import is_zoo, located
 
 ONE_RUN, SEVERAL_RUNS = ("eval", "export", "record", "resume"), ("plot", "compare")  # what they begin with
 FOLDERS = ("runs", "report", "watch")
-ALONE = ("--terminal", "--open", "--json")  # flags of the commands of ``FOLDERS`` that no word follows
+ALONE = ("--terminal", "--open", "--json", "--trust")  # flags of the commands of ``FOLDERS`` that no word follows
 
 
 def check(command: str, args: list[str]) -> None:

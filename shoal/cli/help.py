@@ -202,7 +202,8 @@ shoal envs [WORD]: the environments that are installed and whose names contain W
                                 that have a preset for it
 """
     + JSON,
-    "runs": "shoal runs [DIRECTORY]: the runs in a directory (default runs), newest first\n" + JSON,
+    "runs": "shoal runs [DIRECTORY]: the runs in a directory (default runs), newest first\n"
+    "      --trust                   the runs are yours: follow links in them\n" + JSON,
     "zoo": """\
 shoal zoo [NAME]: trained policies that ship with Shoal, with their scores; of one: all that is known of how it was made
 

@@ -118,12 +118,13 @@ def _installed() -> Iterator[str]:
 def runs(args: list[str]) -> int:
     """shoal runs [DIRECTORY]"""
     words, flags = _words(args, "runs", 1)
-    as_json = options(split(flags), {"json": bool}, "runs").get("json")
-    folder = Path(words[0] if words else "runs")
+    given = options(split(flags), {"json": bool, "trust": bool}, "runs")
+    folder, trust = Path(words[0] if words else "runs"), bool(given.get("trust"))
     if not folder.is_dir():
         raise UsageError(f"no such directory: '{folder}'")
-    found = sorted((one for one in map(_run, _directories(folder)) if one), key=lambda run: -float(run["written"]))
-    if as_json:
+    all_of_them = (_run(path, trust) for path in _directories(folder))
+    found = sorted((one for one in all_of_them if one), key=lambda run: -float(run["written"]))
+    if given.get("json"):
         print(json.dumps(found, indent=1))
         return 0
     if not found:
@@ -147,12 +148,14 @@ def _directories(folder: Path) -> list[Path]:
     return [path for path in folder.iterdir() if (path / "config.json").is_file()]
 
 
-def _run(path: Path) -> dict[str, Any] | None:
-    """Return what is shown of a run; None for a directory that is damaged, which is said."""
+def _run(path: Path, trust: bool) -> dict[str, Any] | None:
+    """Return what is shown of a run; None for a directory that is damaged or holds links, which is said."""
     from shoal.api import ShoalError
     from shoal.records.damage import reading
+    from shoal.untrusted import require_plain
 
     try:
+        require_plain(path, trust)
         with reading(path):
             return _shown(path)
     except ShoalError as error:

@@ -479,6 +479,20 @@ def test_links_in_a_run_of_ones_own_are_followed_where_its_user_says_so(run: Pat
     assert len([*(tmp_path / "large").iterdir()]) == 2
 
 
+@pytest.mark.parametrize("name", ["config.json", "report.json", "checkpoints"])
+def test_a_list_of_runs_tells_nothing_from_behind_a_link(
+    name: str, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.move(run / name, tmp_path / "elsewhere")
+    lead(run, name, tmp_path / "elsewhere")
+    capsys.readouterr()
+    assert main(["runs", str(run.parent)]) == 0
+    told = capsys.readouterr()
+    assert "impala" not in told.out and "is a symbolic link" in told.err and "it is left out" in told.err
+    assert main(["runs", str(run.parent), "--trust"]) == 0
+    assert "impala" in capsys.readouterr().out
+
+
 # ---------------------------------------------------------------------------------------- terminal
 ESCAPES = "\x1b]0;title\x07\x1b[2J\x9b31m\u202egnp.exe\r\x08\u2028[red]bold[/red] $\\x$\nnext"
 
