@@ -40,7 +40,7 @@ _HOME = {
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
-        raise AttributeError(f"module 'shoal' has no attribute '{name}'{_trained(name)}")
+        raise AttributeError(f"module 'shoal' has no attribute '{name}'{_elsewhere(name)}")
     if "shoal.api" not in sys.modules:
         from shoal.dependencies import unsuitable
 
@@ -51,16 +51,20 @@ def __getattr__(name: str) -> Any:
     return getattr(importlib.import_module(_HOME.get(name, "shoal.api")), name)
 
 
-def _trained(name: str) -> str:
-    """Return how a system is trained, where a name is written as its class is elsewhere (``PPO``); else nothing."""
-    if not name[:1].isupper():
+def _elsewhere(name: str) -> str:
+    """Return what does here what other libraries do by ``name``, where that is known: a system written as its class
+    (``PPO``, ``PPOConfig``), or a function; else nothing."""
+    if name.startswith("_"):
         return ""
-    from shoal.settings.other_names import ALIASES
+    from shoal.settings.other_names import ALIASES, ELSEWHERE, OF_SHOAL, instead
+
+    if not name[:1].isupper() or name in OF_SHOAL:
+        return instead(OF_SHOAL, name)
     from shoal.systems import SYSTEMS
 
-    asked = name.lower().replace("_", "-")
+    asked = name.removesuffix("Config").lower().replace("_", "-")
     system = ALIASES.get(asked, asked)
-    return f": shoal.train('{system}', env=...) trains {name}" if system in SYSTEMS else ""
+    return f": shoal.train('{system}', env=...) trains it" if system in SYSTEMS else instead(ELSEWHERE, asked)
 
 
 def __dir__() -> list[str]:

@@ -9,7 +9,7 @@ import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from safetensors import SafetensorError
@@ -21,6 +21,7 @@ from shoal.own_settings import own_settings
 from shoal.roles.evaluator import MAX_STEPS, Episodes as Played, Returns
 from shoal.settings.flags import expect
 from shoal.settings.kinds import env_kind
+from shoal.settings.other_names import OF_POLICY, instead
 from shoal.settings.ranges import Envs, Episodes, Natural
 from shoal.settings.schedule import plain
 from shoal.systems import SYSTEMS, load
@@ -86,6 +87,11 @@ class Policy:
         self._state, self._first = act.state, np.zeros_like(self._first)
         self._last_action = np.array(act.action)
         return self.codec.decode(self._last_action, self.envs is not None)
+
+    if not TYPE_CHECKING:  # so that a type checker still knows what there is
+
+        def __getattr__(self, name: str) -> Any:
+            raise AttributeError(f"a policy has no attribute '{name}'{instead(OF_POLICY, name)}")
 
     def __repr__(self) -> str:
         how = ", recurrent" if self.agent.initial_state(1) else ""

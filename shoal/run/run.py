@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
@@ -33,6 +33,7 @@ from shoal.run.trust import check as check_trust
 from shoal.runtime.interrupts import EXIT_CODES
 from shoal.settings.config import build, coerce_all
 from shoal.settings.flags import choice, short_name, unknown
+from shoal.settings.other_names import OF_RUN, instead
 from shoal.types import Values
 from shoal.untrusted import RUN_FORMAT, brief, excerpt, parse_json, require_plain
 from shoal.words import counted
@@ -73,6 +74,11 @@ class Run:
             path, facts["system"], facts["config"], read_report(path), facts.get("policy"), facts.get("changes", []),
             facts.get("init_from"), trusted=trust,
         )  # fmt: skip
+
+    if not TYPE_CHECKING:  # so that a type checker still knows what there is
+
+        def __getattr__(self, name: str) -> Any:
+            raise AttributeError(f"a run has no attribute '{name}'{instead(OF_RUN, name)}")
 
     def __fspath__(self) -> str:
         """Return its directory: a run can be given wherever one is, as in ``shoal.resume(run)``."""

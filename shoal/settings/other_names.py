@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Mapping
 
 SETTINGS: dict[str, tuple[str, ...]] = {  # field or option -> names in SB3, CleanRL, RLlib, Tianshou, Sample Factory
     "steps": (
@@ -140,6 +140,48 @@ COMMANDS = {  # commands of other libraries and tools -> that of Shoal
     "algorithms": "systems", "environments": "envs", "tasks": "envs", "models": "zoo", "pretrained": "zoo",
     "onnx": "export", "save": "export", "diff": "compare", "graph": "plot", "curves": "plot", "benchmark": "profile",
 }  # fmt: skip
+_PLAYS = "policy.act(obs) returns the action for an observation, and policy.reset() begins an episode"
+_TRAINS = "shoal.train(...) trains, and shoal.resume(run, steps=...) trains further"
+OF_POLICY = {  # what policies have in other libraries -> what to say of it
+    "predict": _PLAYS, "get_action": _PLAYS, "select_action": _PLAYS, "compute_single_action": _PLAYS,
+    "compute_actions": _PLAYS, "forward": _PLAYS, "learn": _TRAINS, "train": _TRAINS, "fit": _TRAINS,
+    "load": "shoal.load(file) opens a saved policy, or the policy of a run",
+    "set_env": "policy.within(env) is the policy in another environment",
+    "get_parameters": "policy.params holds its parameters", "parameters": "policy.params holds its parameters",
+    "state_dict": "policy.params holds its parameters",
+}  # fmt: skip
+OF_RUN = {
+    "predict": f"run.policy() is the trained policy: {_PLAYS}",
+    "act": f"run.policy() is the trained policy: {_PLAYS}",
+    "save": "a run is saved as it goes; run.policy().save(file) writes its policy to one file",
+    "load": "shoal.load(run) is its policy, and shoal.resume(run) goes on with it",
+    "learn": _TRAINS,
+    "train": _TRAINS,
+    "fit": _TRAINS,
+    "resume": "shoal.resume(run) goes on with it",
+    "model": "run.policy() is the trained policy",
+    "agent": "run.policy() is the trained policy",
+    "get_env": "run.config['env'] names its environment",
+    "env": "run.config['env'] names its environment",
+    "logger": "run.metrics() holds what was recorded",
+    "history": "run.metrics() holds what was recorded",
+    "results": "run.metrics() holds what was recorded, and run.report how it ended",
+}
+OF_SHOAL = {
+    "make": "shoal.train(system, env=NAME) makes environments by their names; gymnasium.make makes one to play in",
+    "make_vec_env": "shoal.train(system, env=NAME) makes environments by their names, as many as actors= and envs= say",
+    "evaluate_policy": "shoal.evaluate(policy, env) plays whole episodes",
+    "tune": "the command shoal tune searches settings, and shoal.pbt trains a population",
+    "Tuner": "the command shoal tune searches settings, and shoal.pbt trains a population",
+    "callbacks": "shoal.train(..., observers=f) calls f with each row of metrics",
+}
+
+
+def instead(known: Mapping[str, str], name: str) -> str:
+    """Return what to say of a name that ``known`` knows of other libraries, to end a sentence with; else nothing."""
+    return f": {known[name]}" if name in known else ""
+
+
 _BY_NAME: dict[str, list[str]] = {}
 for _field, _others in (SETTINGS | FLAGS).items():
     for _other in _others:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import inspect
 import json
+import pickle
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -299,10 +301,26 @@ def test_a_section_of_a_file_is_told_that_there_are_none(tmp_path: Path, capsys:
 
 
 def test_a_name_written_as_a_class_is_answered_with_how_it_is_trained() -> None:
-    with pytest.raises(AttributeError, match=r"shoal.train\('recurrent-ppo', env=...\) trains PPO"):
-        shoal.PPO  # noqa: B018
+    for name in ("PPO", "PPOConfig"):
+        with pytest.raises(AttributeError, match=r"shoal.train\('recurrent-ppo', env=...\) trains it$"):
+            getattr(shoal, name)
+    with pytest.raises(AttributeError, match=r"has no attribute 'SAC': .*own_sac"):
+        shoal.SAC  # noqa: B018
     with pytest.raises(AttributeError, match=r"has no attribute 'Zzz'$"):
         shoal.Zzz  # noqa: B018
+
+
+def test_names_of_other_libraries_are_answered_with_what_does_it_here() -> None:
+    run = shoal.Run(Path("runs/a"), "dqn", {"env": "CartPole-v1"})
+    policy = shoal.load("zoo:dqn-cartpole")
+    for thing, known in ((shoal, other_names.OF_SHOAL), (run, other_names.OF_RUN), (policy, other_names.OF_POLICY)):
+        assert not [name for name in known if hasattr(thing, name)]
+        for name, told in known.items():
+            with pytest.raises(AttributeError, match=f"no attribute '{name}': {re.escape(told)}$"):
+                getattr(thing, name)
+        with pytest.raises(AttributeError, match=r"no attribute 'zzz'$"):
+            thing.zzz  # noqa: B018
+    assert repr(copy.copy(policy)) == repr(policy) and pickle.loads(pickle.dumps(policy)).version == policy.version
 
 
 def test_the_environment_may_be_the_second_argument(tmp_path: Path) -> None:
