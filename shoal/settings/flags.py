@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 from shoal.errors import UsageError
 from shoal.settings import entries
-from shoal.settings.other_names import known_elsewhere
+from shoal.settings.other_names import NOT_NEEDED, known_elsewhere
 from shoal.settings.ranges import Range, number
 from shoal.settings.schedule import SCHEDULED, Linear, is_schedule, read
 from shoal.types import Values
@@ -53,6 +53,8 @@ def unknown(what: str, name: str, names: Sequence[str], of: str = "") -> UsageEr
             f"there is no '{show(name)}' any more: {show(now)} may be a schedule, as in "
             f"{show(now)} 'linear(0.001, 0)', and is constant otherwise"
         )
+    if what in ("flag", "setting") and (told := NOT_NEEDED.get(name.replace("-", "_"))):
+        return UsageError(f"unknown {what} '{show(name)}'{f' of {of}' if of else ''}: {told}")
     near = nearest(name, names)
     hint = f"; did you mean '{show(near)}'?" if near else ""
     return UsageError(f"unknown {what} '{excerpt(show(name))}'" + (f" of {of}" if of else "") + hint)

@@ -16,6 +16,7 @@ SETTINGS: dict[str, tuple[str, ...]] = {  # field or option -> names in SB3, Cle
     "envs": (
         "num_envs", "n_envs", "num_envs_per_worker", "num_envs_per_env_runner", "envs_per_worker", "training_num",
     ),
+    "env_kwargs": ("env_config", "env_args", "env_params", "env_kwarg"),
     "env": ("env_id", "env_name", "environment", "game", "task"),
     "n_step": ("n_steps", "nsteps", "nstep", "n_step_return", "multi_step", "estimation_step"),
     "unroll": (
@@ -87,10 +88,29 @@ SETTINGS: dict[str, tuple[str, ...]] = {  # field or option -> names in SB3, Cle
     "eval_video": ("capture_video", "save_video", "record_video"),
     "checkpoint_every": ("save_freq", "save_interval", "checkpoint_frequency", "checkpoint_freq", "save_every_sec"),
     "init_from": ("trained_agent", "load_path", "load_model", "pretrained", "restore", "from_checkpoint"),
+    "log_args": ("wandb_entity", "wandb_project", "wandb_project_name", "wandb_group", "wandb_tags"),
+    "runtime": ("local_mode", "distributed", "distributed_backend"),
     "log": ("track", "wandb", "with_wandb", "logger", "tensorboard"),
     "quiet": ("verbose", "silent", "progress_bar"),
     "seed": ("random_seed", "rng_seed"),
 }  # fmt: skip
+
+NOT_NEEDED = {  # settings of other libraries for what is done here unasked, or in no way -> what to say of it
+    "framework": "Shoal is written in PyTorch alone",
+    "vec_env": "environments run in vectors by themselves: --envs, --actors",
+    "vec_env_cls": "environments run in vectors by themselves: --envs, --actors",
+    "vectorization": "environments run in vectors by themselves: --envs, --actors",
+    "norm_adv": "recurrent-ppo and dd-ppo always normalise advantages, the others never do",
+    "normalize_advantage": "recurrent-ppo and dd-ppo always normalise advantages, the others never do",
+    "save_model": "a run always saves its policy: --checkpoint-every, shoal eval",
+    "torch_deterministic": "runs with --runtime serial repeat exactly",
+    "deterministic": "runs with --runtime serial repeat exactly",
+    "explore": "training explores, and shoal eval plays the best guess unless it has --sampled",
+    "use_sde": "no system here has state-dependent exploration",
+    "hyperparams": "settings are flags of their own, as in --learning-rate 1e-3",
+    "algo": "the system is the first word: shoal train SYSTEM",
+    "algorithm": "the system is the first word: shoal train SYSTEM",
+}
 
 FLAGS: dict[str, tuple[str, ...]] = {  # of commands
     "episodes": ("n_episodes", "num_episodes"),

@@ -330,10 +330,24 @@ def test_the_environment_may_be_the_second_argument(tmp_path: Path) -> None:
         shoal.train("dqn", "CartPole-v1", env="MountainCar-v0")  # type: ignore[misc]
 
 
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [("--norm-adv", "always normalise advantages"), ("--framework torch", "written in PyTorch alone"),
+     ("--vec_env dummy", "--envs, --actors"), ("--save-model", "always saves its policy"),
+     ("--env-config {}", "did you mean '--env-kwargs'?"), ("--wandb-entity me", "did you mean '--log-args'?")],
+)  # fmt: skip
+def test_a_setting_that_is_not_needed_here_is_answered_with_why(
+    words: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", "ppo", "--env", "CartPole-v1", *words.split()]) == 2
+    assert told in capsys.readouterr().err
+
+
 def test_no_name_of_ours_is_taken_for_another() -> None:
     fields = {f.name for module in SYSTEMS for f in dataclasses.fields(load(module).Config)} | set(RUN_FLAGS)
     assert not [name for others in SETTINGS.values() for name in others if name in fields]
     assert not set(SETTINGS) - fields, "each is a setting or an option"
+    assert not set(other_names.NOT_NEEDED) & (fields | {name for others in SETTINGS.values() for name in others})
     assert not (set(ALIASES) | set(ELSEWHERE)) & set(SYSTEMS)
 
 
