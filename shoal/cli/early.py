@@ -24,7 +24,7 @@ def check(command: str, args: list[str]) -> None:
             require_unlocked(Path(path))
     leading = _leading(args)
     if command in ONE_RUN + SEVERAL_RUNS:
-        for word in leading[:1] if command in ONE_RUN else leading:
+        for word in leading if command in SEVERAL_RUNS or len(leading) == 1 else ():
             if not (command == "record" and (word == "keyboard" or (":" in word and not is_zoo(word)))):
                 _require_run(word)
     if command == "zoo" and leading:

@@ -68,6 +68,7 @@ def train(tmp_path, caplog, system, toy, **fields):
         ("no-entropy", "recurrent-ppo", {"noise": 1.0}, {**PPO, "entropy_cost": -5.0, "learning_rate": 3e-2}),
         ("unexplained-returns", "recurrent-ppo", {"noise": 30.0}, {**PPO, "value_cost": 0.0}),
         ("observations", "recurrent-ppo", {"noise": 1.0, "scale": 1e4}, PPO),
+        ("observations", "recurrent-ppo", {"noise": 1.0, "scale": 1e-4}, PPO),
         ("observations", "recurrent-ppo", {"noise": 1.0, "constant": True}, PPO),
     ],
 )
@@ -83,7 +84,7 @@ def test_endless_episodes_are_named(tmp_path, caplog, monkeypatch):
 
 
 def test_nothing_is_said_of_a_run_that_learns(tmp_path, caplog):
-    toy = {"learnable": True, "noise": 0.1, "scale": 1e4}  # the size of what it sees would be named
+    toy = {"learnable": True, "noise": 0.1, "scale": 1e-4}  # the size of what it sees would be named
     assert train(tmp_path, caplog, "recurrent-ppo", toy, **{**PPO, "learning_rate": 1e-2}) == []
 
 

@@ -17,6 +17,7 @@ from torch import nn
 
 from shoal import linear
 from shoal.api import MASK, Batch, Diverged, Update
+from shoal.learning.algorithm import Algorithm
 from shoal.learning.gradient_step import GradientStep, skipped
 from shoal.learning.learner import SGDLearner, averaged
 from shoal.learning.off_policy import OffPolicy
@@ -543,10 +544,7 @@ def test_advantages_that_hardly_differ_are_divided_by_1e_8_more_than_their_devia
 
 # ----------------------------------------------------------------------------------------- segments
 def test_gradient_of_a_segment_is_clipped_by_the_schedule_of_the_moment() -> None:
-    class Rule:
-        nets = nn.Linear(2, 1, bias=False)
-        cfg = None
-
+    class Rule(Algorithm):
         def at(self, fraction: float) -> dict[str, float]:
             return {"told": fraction}
 
@@ -556,7 +554,7 @@ def test_gradient_of_a_segment_is_clipped_by_the_schedule_of_the_moment() -> Non
         def loss(self, outputs: Any, batch: Batch) -> tuple[torch.Tensor, Update]:
             return (self.nets.weight * batch.items["x"]).sum(), Update({"own": 1.0})
 
-    learner = SegmentLearner(Rule(), linear(4.0, 2.0))  # type: ignore[arg-type]
+    learner = SegmentLearner(Rule(nn.Linear(2, 1, bias=False)), linear(4.0, 2.0))
     assert learner.at(linear(0.2, 0.0), 0.5) == pytest.approx(0.1)
     grads, update = learner.gradient({"x": torch.tensor([[6.0, 8.0]])})
     assert grads is not None
