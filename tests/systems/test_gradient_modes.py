@@ -254,7 +254,15 @@ def test_a_torso_that_cannot_be_compiled_computes_as_before(
 def test_a_run_with_a_compiled_torso_goes_on_as_an_eager_one(tmp_path: Path) -> None:
     """Compiled to machine code, by processes of their own that share a batch or its gradient, and resumed."""
     given: dict[str, Any] = dict(
-        env="toy:catch", torso="impala-shallow", actors=2, learners=2, envs=4, unroll=8, device="cpu", precision="fp32"
+        env="toy:catch",
+        preset="none",
+        torso="impala-shallow",
+        actors=2,
+        learners=2,
+        envs=4,
+        unroll=8,
+        device="cpu",
+        precision="fp32",
     )
     shoal.train("impala", **given, gradient="compile", steps=600, run_dir=tmp_path / "run", quiet=True)
     shoal.resume(tmp_path / "run", steps=1_200, gradient="eager", quiet=True)
