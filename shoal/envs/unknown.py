@@ -64,12 +64,14 @@ def of_installed(env: str) -> tuple[str, bool]:
     together of parts."""
     base = re.sub(r"-v\d+$", "", env)
     begin = env.rpartition("/")[0] + "/" if "/" in env else ""
-    best, longest = "", len(begin) + FEWEST - 1
+    best, longest, whole = "", len(begin) + FEWEST - 1, False
     for package in _packages():
         for module, text in _registering(package):
             found = [n for n in range(longest + 1, len(base) + 1) if re.search("[\"']" + re.escape(base[:n]), text)]
-            best, longest = (module, found[-1]) if found else (best, longest)
-    return (f"{best}:{env}", longest == len(base)) if best else ("", False)
+            if found:
+                best, longest = module, found[-1]
+                whole = re.search("[\"']" + re.escape(base) + "(?![A-Za-z0-9])", text) is not None  # no longer name
+    return (f"{best}:{env}", whole) if best else ("", False)
 
 
 def _packages() -> list[str]:

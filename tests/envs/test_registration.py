@@ -153,7 +153,7 @@ REGISTER = "import gymnasium\ngymnasium.register(id={}, entry_point='gymnasium.e
         ("Zeppelin-v0", "did you mean 'test_airships:Zeppelin-v0'?"),
         ("CartPolePlus-v0", "did you mean 'test_parts.wrapper:CartPolePlus-v0'?"),
         ("Submarine7Crew-v2", "did you mean 'test_boats:Submarine7Crew-v2'?"),
-        ("CartPola-v1", "did you mean 'CartPole-v1'?"), ("Zep-v0", "unknown environment 'Zep-v0' (an id"),
+        ("CartPola-v1", "did you mean 'CartPole-v1'?"), ("CartPol-v1", "did you mean 'CartPole-v1'?"), ("Zep-v0", "unknown environment 'Zep-v0' (an id"),
     ],
 )  # fmt: skip
 def test_an_id_of_an_installed_package_is_suggested_with_its_module(
