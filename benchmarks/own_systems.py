@@ -18,7 +18,6 @@ the returns of 20 fresh episodes of the greedy policy. What is recorded is not r
 
 from __future__ import annotations
 
-import argparse
 import csv
 import json
 import os
@@ -32,7 +31,7 @@ from typing import Any
 
 from common import RESULTS, interpreter, machine, refuse, table
 from learning import thin
-from recorded_runs import Job, keep, kept, kept_seeds, run_jobs
+from recorded_runs import Job, keep, kept, kept_seeds, parser, run_jobs
 
 KEPT = RESULTS / "own_systems"
 EXAMPLES = Path(__file__).parent.parent / "examples"
@@ -124,12 +123,7 @@ def summary() -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cores", type=int, nargs="+", default=[0], help="a slot on each of these (default: 0)")
-    parser.add_argument("--again", action="store_true", help="run what is recorded again, in its place")
-    parser.add_argument("--table", action="store_true", help="print the table, run nothing")
-    parser.add_argument("--play", nargs=3, help=argparse.SUPPRESS)
-    args = parser.parse_args()
+    args = parser(__doc__).parse_args()
     if args.play:
         env, side, seed = args.play
         play(env, side, int(seed))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import shutil
@@ -27,6 +28,16 @@ class Job:
 
     what: str
     command: tuple[str, ...]
+
+
+def parser(doc: str | None) -> argparse.ArgumentParser:
+    """Return the options of a benchmark whose runs are recorded. --play: what to run in this process, three words."""
+    made = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("--cores", type=int, nargs="+", default=[0], help="a slot on each of these (default: 0)")
+    made.add_argument("--again", action="store_true", help="run what is recorded again, in its place")
+    made.add_argument("--table", action="store_true", help="make the table of what is recorded, run nothing")
+    made.add_argument("--play", nargs=3, help=argparse.SUPPRESS)
+    return made
 
 
 def run_jobs(jobs: Sequence[Job], slots: Sequence[Sequence[int]], hours: float) -> list[str]:

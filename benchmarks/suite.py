@@ -19,7 +19,6 @@ what the rest of the preset's steps would have made of it.
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import sys
@@ -31,7 +30,7 @@ from typing import Any
 
 from common import RESULTS, machine, refuse, table
 from learning import thin
-from recorded_runs import Job, changed, keep, kept, kept_seeds, returns_of, run_jobs
+from recorded_runs import Job, changed, keep, kept, kept_seeds, parser, returns_of, run_jobs
 from suite_tasks import TASKS, Task
 
 KEPT = RESULTS / "suite"
@@ -171,16 +170,12 @@ def summary() -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="+", default=[], metavar="WORD", help="kinds, systems, parts of tasks' names")
-    parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS))
-    parser.add_argument("--cores", type=int, nargs="+", default=[0], help="a slot on each of these (default: 0)")
-    parser.add_argument("--early", action="store_true", help="end a run when its training is at the mark for long")
-    parser.add_argument("--again", action="store_true", help="run what is recorded again, in its place")
-    parser.add_argument("--table", action="store_true", help="write the table, run nothing")
-    parser.add_argument("--list", action="store_true", help="the tasks and what would be run")
-    parser.add_argument("--play", nargs=3, help=argparse.SUPPRESS)
-    args = parser.parse_args()
+    options = parser(__doc__)
+    options.add_argument("--only", nargs="+", default=[], metavar="WORD", help="kinds, systems, parts of tasks' names")
+    options.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS))
+    options.add_argument("--early", action="store_true", help="end a run when its training is at the mark for long")
+    options.add_argument("--list", action="store_true", help="the tasks and what would be run")
+    args = options.parse_args()
     if args.play:
         env, system, seed = args.play
         play(next(t for tasks in TASKS.values() for t in tasks if t.env == env), system, int(seed), args.early)

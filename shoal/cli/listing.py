@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shoal.api import UsageError
+from shoal.cli.words import leading
 from shoal.settings.flags import choice, options, split
 from shoal.terminal import OFF_TERMINAL
 from shoal.untrusted import excerpt
@@ -32,10 +33,10 @@ POPULATION = ("pbt", "Population-based training of any of them: shoal train pbt 
 
 def _words(args: list[str], command: str, most: int) -> tuple[list[str], list[str]]:
     """Return what a command starts with, at most so many words, and the flags after them."""
-    n = next((i for i, word in enumerate(args) if word.startswith("--")), len(args))
-    if n > most:
-        raise UsageError(f"shoal {command} takes {('no word', 'one word')[most]}, found {n}: {' '.join(args[:n])}")
-    return args[:n], args[n:]
+    words, rest = leading(args)
+    if (n := len(words)) > most:
+        raise UsageError(f"shoal {command} takes {('no word', 'one word')[most]}, found {n}: {' '.join(words)}")
+    return words, rest
 
 
 # --------------------------------------------------------------------------------------- systems

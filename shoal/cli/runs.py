@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from shoal.api import UsageError
+from shoal.cli.words import leading
 from shoal.paths import fixed, shown
 from shoal.policy.policy import MIN_EPISODES, differ, how
 from shoal.settings.flags import Groups, choice, options, split
@@ -164,9 +165,9 @@ def _print_table(title: str, heads: list[str], rows: list[list[str]]) -> None:
 
 def _runs(args: list[str], command: str, most: int | None = None) -> tuple[list[str], Groups]:
     """The run directories that a command starts with, and the flags after them."""
-    n = next((i for i, word in enumerate(args) if word.startswith("--")), len(args))
-    if n == 0:
+    words, rest = leading(args)
+    if not words:
         raise UsageError(f"shoal {command} needs a run directory first, for example: shoal {command} runs/NAME")
-    if most is not None and n > most:
-        raise UsageError(f"shoal {command} takes one run directory, found {n}")
-    return args[:n], split(args[n:])
+    if most is not None and len(words) > most:
+        raise UsageError(f"shoal {command} takes one run directory, found {len(words)}")
+    return words, split(rest)

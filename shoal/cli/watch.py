@@ -6,17 +6,19 @@ import sys
 from pathlib import Path
 
 from shoal.api import UsageError
+from shoal.cli.words import divide
 from shoal.paths import fixed, require_folder, shown
-from shoal.settings.flags import Groups, options, split
+from shoal.settings.flags import options
 from shoal.settings.ranges import Port
 from shoal.words import counted
 
 FLAGS: dict[str, object] = {"port": Port, "host": str, "open": bool, "terminal": bool}
+ALONE = ("--terminal", "--open")  # of them, those that no word follows
 
 
 def command(args: list[str]) -> int:
     """shoal watch [RUN|DIRECTORY ...]"""
-    words, groups = _divide(args, ("--terminal", "--open"))
+    words, groups = divide(args, ALONE)
     opts = options(groups, FLAGS, "watch")
     paths = [fixed(word) for word in words] or [fixed("runs")]
     if opts.get("terminal"):
@@ -58,7 +60,7 @@ def report(args: list[str]) -> int:
     """shoal report RUN..."""
     from shoal.watch.report import html
 
-    words, groups = _divide(args)
+    words, groups = divide(args)
     if not words:
         raise UsageError("shoal report needs a run directory, for example: shoal report runs/NAME")
     opts = options(groups, {"out": str}, "report")
@@ -68,19 +70,3 @@ def report(args: list[str]) -> int:
     out.write_text(html(paths), encoding="utf-8")
     print(f"{out}: {out.stat().st_size / 1e6:.1f} MB, {counted(len(paths), 'run')}")
     return 0
-
-
-def _divide(args: list[str], alone: tuple[str, ...] = ()) -> tuple[list[str], Groups]:
-    """(the directories, the flags): a flag takes one word, those that stand ``alone`` none."""
-    words: list[str] = []
-    groups: Groups = []
-    waiting = iter(args)
-    for word in waiting:
-        if not word.startswith("--"):
-            words.append(word)
-        elif word in alone or "=" in word:
-            groups += split([word])
-        else:
-            value = next(waiting, None)
-            groups += split([word] if value is None else [word, value])
-    return words, groups

@@ -189,8 +189,8 @@ def advice(row: Row, cfg: Any) -> str:
     if limit == "replay":
         return "--replay-shards" if has("replay_shards") else "a smaller batch"
     if limit == "learner":
-        switches = ["--learners"] * has("learners") + ["--learner-processes"] * cfg.shares_gradient
-        return " or ".join([*switches, "a faster device"])
+        switches = {"--learners": has("learners"), "--learner-processes": cfg.shares_gradient, "a faster device": True}
+        return " or ".join(name for name, there in switches.items() if there)
     return f"more replicas of '{limit}'" if statistics.fmean(figures.cores) < 0.9 else "more cores"
 
 

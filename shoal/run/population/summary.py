@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import shlex
 import time
 from collections import Counter
@@ -24,8 +25,11 @@ class PopulationSummary:
 
     def __init__(self, path: Path, setup: Setup) -> None:
         self._path, self._setup, self._command, self._began = path, setup, command(), time.time()
-        self._machine = made_on(**provenance())
         self._remarks: Counter[str] = Counter()
+
+    @functools.cached_property
+    def _machine(self) -> dict[str, str]:
+        return made_on(**provenance())
 
     def note(self, sentence: str) -> None:
         """Count a sentence among the remarks."""
