@@ -45,7 +45,8 @@ def suggestion(env: str, known: list[str]) -> str:
     if len(env) > MAX_CHARACTERS:  # of a file, and no slip: to compare it would take minutes
         return ""
     named, whole = of_installed(env)
-    near = "" if whole else did_you_mean(env, known)
+    lacks_version = any(re.fullmatch(re.escape(env) + r"-v\d+", other) for other in known)
+    near = did_you_mean(env, known) if lacks_version or not whole else ""
     return near or (f"; did you mean {named!r}?" if named else "")
 
 

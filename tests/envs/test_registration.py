@@ -153,7 +153,9 @@ REGISTER = "import gymnasium\ngymnasium.register(id={}, entry_point='gymnasium.e
         ("Zeppelin-v0", "did you mean 'test_airships:Zeppelin-v0'?"),
         ("CartPolePlus-v0", "did you mean 'test_parts.wrapper:CartPolePlus-v0'?"),
         ("Submarine7Crew-v2", "did you mean 'test_boats:Submarine7Crew-v2'?"),
-        ("CartPola-v1", "did you mean 'CartPole-v1'?"), ("CartPol-v1", "did you mean 'CartPole-v1'?"), ("Zep-v0", "unknown environment 'Zep-v0' (an id"),
+        ("CartPola-v1", "did you mean 'CartPole-v1'?"), ("CartPol-v1", "did you mean 'CartPole-v1'?"),
+        ("Acrobot", "did you mean 'Acrobot-v1'?"), ("Acrobot-v9", "did you mean 'test_parts.wrapper:Acrobot-v9'?"),
+        ("Zep-v0", "unknown environment 'Zep-v0' (an id"),
     ],
 )  # fmt: skip
 def test_an_id_of_an_installed_package_is_suggested_with_its_module(
@@ -163,7 +165,7 @@ def test_an_id_of_an_installed_package_is_suggested_with_its_module(
     installed(
         tmp_path, "test_boats", "for n in range(0):\n    " + REGISTER.format("f'Submarine{n}Crew-v2'").splitlines()[1]
     )
-    installed(tmp_path, "test_parts", REGISTER.format('"CartPolePlus-v0"'), below="wrapper")
+    installed(tmp_path, "test_parts", REGISTER.format('"CartPolePlus-v0"') + "# 'Acrobot-v9'\n", below="wrapper")
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(UsageError, match=re.escape(told)):
         spec(env, EnvOptions())
