@@ -31,24 +31,27 @@ RUNS = ("tests/systems/test_snapshots.py", "tests/faults/test_portable.py")
 
 @dataclass(frozen=True)
 class Personality:
-    """One machine that is imitated. env: variables; tests: what is run; home: whether a home is there to write to."""
+    """One machine that is imitated. env: variables; tests: what is run; home: whether a home is there to write to;
+    needs: the vector instructions that this CPU must have, by PyTorch's name of them.
+    """
 
     name: str
     says: str
     env: dict[str, str] = field(default_factory=dict)
     tests: tuple[str, ...] = NUMBERS
     home: bool = True
+    needs: str = ""
 
 
 PERSONALITIES = (
     Personality("as it is", "this machine"),
     Personality("avx2", "a CPU without AVX-512", {
         "ATEN_CPU_CAPABILITY": "avx2", "MKL_ENABLE_INSTRUCTIONS": "AVX2", "ONEDNN_MAX_CPU_ISA": "AVX2",
-    }),
+    }, needs="AVX2"),
     Personality("plain vectors", "the smallest vectors that PyTorch has", {"ATEN_CPU_CAPABILITY": "default"}),
     Personality("avx512", "a CPU with AVX-512 and without bfloat16", {
         "ATEN_CPU_CAPABILITY": "avx512", "MKL_ENABLE_INSTRUCTIONS": "AVX512", "ONEDNN_MAX_CPU_ISA": "AVX512_CORE",
-    }),
+    }, needs="AVX512"),
     Personality("bf16", "a CPU with bfloat16 and without AMX", {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16"}),
     Personality("no svml", "numba without Intel's vector mathematics", {"NUMBA_DISABLE_INTEL_SVML": "1"}),
     Personality("plain code", "none of what exists for speed alone", {"SHOAL_PLAIN": "1"}),
@@ -58,6 +61,17 @@ PERSONALITIES = (
     Personality("no locale", "LANG=C and no UTF-8", {"LANG": "C", "LC_ALL": "C", "PYTHONUTF8": "0"}, RUNS),
     Personality("no home", "a home that nobody can write to", {}, RUNS, home=False),
 )  # fmt: skip
+
+
+def lacks(who: Personality) -> bool:
+    """Whether this CPU has not the instructions that a personality asks for: its tests would die of the first one."""
+    ladder = ("DEFAULT", "AVX2", "AVX512")  # PyTorch's names on x86; another processor's is none of these
+    code = "import torch; print(torch.backends.cpu.get_cpu_capability())"
+    plain = {name: value for name, value in os.environ.items() if name != "ATEN_CPU_CAPABILITY"}
+    has = subprocess.run(
+        [sys.executable, "-c", code], env=plain, capture_output=True, text=True, check=True
+    ).stdout.strip()
+    return bool(who.needs) and who.needs not in ladder[: ladder.index(has) + 1 if has in ladder else 0]
 
 
 def pythons() -> list[tuple[str, str]]:
@@ -113,6 +127,9 @@ def main() -> int:
     failed, last = [], ""
     for who, python, says in jobs:
         if args.only and not any(word in who.name for word in args.only):
+            continue
+        if lacks(who):
+            print(f"{who.name:<16} {says}: left out, this CPU has no {who.needs}", flush=True)
             continue
         begun = time.monotonic()
         passed, last = run(who, python, args.this_python)
