@@ -222,8 +222,8 @@ def test_each_life_of_a_replays_reader_draws_anew() -> None:
 
 
 def test_an_insertion_waits_if_all_that_it_may_bring_would_be_ahead_of_sampling() -> None:
-    """The first brings the 5 items that sampling waits for. 5 more are too far ahead of no samples, and, with a slack of
-    3 samples, just right after 3."""
+    """The first brings the 5 items that sampling waits for. 5 more are too far ahead of no samples, and, with a slack
+    of 3 samples, just right after 3."""
     spec, ratio = TableSpec(), Ratio(min_size=5, samples_per_insert=1.0, slack=3.0)
     channel = Channel("c", "replay", SPEC, 4, table=spec, ratio=ratio)  # type: ignore[arg-type]
     plan = plan_of(channel)

@@ -85,9 +85,7 @@ def test_a_cell_that_is_empty_is_not_known(tmp_path: Path) -> None:
     assert [row["steps"] for row in read_curve(tmp_path)] == [10.0, 20.0, 30.0]
 
 
-def test_a_metric_with_a_name_of_the_runs_own_is_told_of_once(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_metric_with_a_name_of_the_runs_own_is_told_of_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     files = MetricFiles(tmp_path)
     for row, names in ((1, ("steps", "loss")), (2, ("steps", "memory")), (3, ("memory", "steps"))):
         files.update(snapshot(row, records=dict.fromkeys(names, 7.0)))
@@ -250,5 +248,3 @@ def test_the_log_of_a_run_is_rotated_once(tmp_path: Path, monkeypatch: pytest.Mo
     files = {path.name: path.read_text() for path in (tmp_path / "logs").iterdir()}
     assert files.keys() == {"run.log", "run.log.1"}
     assert "message 9" in files["run.log"] and "message 8" in files["run.log.1"]
-
-
