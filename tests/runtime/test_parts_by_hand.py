@@ -155,7 +155,7 @@ def test_shared_parameters_go_on_with_their_statistics_and_steps() -> None:
 def test_who_waits_for_shared_parameters_is_woken_by_the_offer(monkeypatch: pytest.MonkeyPatch) -> None:
     woken: list[int] = []
     monkeypatch.setattr(futex, "wake", woken.append)
-    session, group, (one, two), reader = shared()
+    session, group, (one, _), reader = shared()
     session.tick = lambda: one.offer(w(1.0, 2.0))  # is called where it falls asleep
     assert (reader.latest() or (0,))[0] == 1
     assert woken == [session.arena.base + group.control]
@@ -252,7 +252,7 @@ def test_without_futexes_a_word_is_looked_at_until_its_32_bits_change(monkeypatc
             word.value += changes
 
     monkeypatch.setattr(futex, "time", SimpleNamespace(monotonic=lambda: clock[0], sleep=sleep))
-    wait, wake = futex._portable()
+    wait, _ = futex._portable()
     for changes, seconds in ((0, 0.05), (2**33, 0.05), (1, 0.02)):
         clock[0] = 0.0
         wait(ctypes.addressof(word), 2**35 + 5)

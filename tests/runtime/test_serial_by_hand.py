@@ -98,7 +98,7 @@ def test_items_that_a_queue_cannot_hold_are_not_loaded() -> None:
         queue(writers=2, capacity=1)[0].load_state_dict(state)
     for dtype in (np.float32, np.int32):
         wrong = {**state, "queues": [[(0, {"n": np.zeros(1, dtype)})], []]}
-        with pytest.raises((ValueError, UsageError), match="float32|int32"):
+        with pytest.raises((ValueError, UsageError), match=np.dtype(dtype).name):
             made.load_state_dict(wrong)
 
 
@@ -163,8 +163,8 @@ def test_writers_fill_the_tables_of_their_readers_in_turn() -> None:
 
 
 def test_a_replay_keeps_its_ratio_by_the_items_that_an_insertion_may_bring_and_tells_it() -> None:
-    """The first brings the 5 items that sampling waits for. 5 more are too far ahead of no samples, and, with a slack of
-    3 samples, just right after 3."""
+    """The first brings the 5 items that sampling waits for. 5 more are too far ahead of no samples, and, with a slack
+    of 3 samples, just right after 3."""
     _, (writer,), (reader,) = replay(1, 1, Ratio(min_size=5, samples_per_insert=1.0, slack=3.0))
     assert not reader.ready() and writer.ready()
     writer.put(item(0))

@@ -1,5 +1,5 @@
-"""What a run writes as it goes on, by hand: metric files row by row, when a summary and parameters are due, and how long
-a log may become."""
+"""What a run writes as it goes on, by hand: metric files row by row, when a summary and parameters are due, and how
+long a log may become."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def written(path: Path, losses: dict[int, float]) -> None:
 
 @pytest.mark.parametrize("row", [1, 2, 3])
 def test_a_column_is_kept_as_long_as_a_row_that_is_kept_has_used_it(row: int, tmp_path: Path) -> None:
-    """The second row has it, and it is the last one of the kept rows or lies before it; of the first alone it is gone."""
+    """The second row has it: it is the last row that is kept, or lies before that; of the first alone it is gone."""
     written(tmp_path, {2: 0.5})
     MetricFiles(tmp_path, after=row).close()
     columns, *rows = table(tmp_path, "metrics")
