@@ -22,7 +22,9 @@ from shoal.program import Channel
 from shoal.records import checkpoint, run_dir
 from shoal.records.checkpoint import SPARE_DISK_BYTES, Checkpoint, Saving
 from shoal.records.checkpoint_state import pack
+from shoal.records.param_files import NEWEST, load_params, save_params
 from shoal.records.presence import DirectoryGone, Presence
+from shoal.records.report import Report
 from shoal.records.run_dir import RunDirectory
 from shoal.records.run_lock import RunLock
 from shoal.untrusted import MAX_COUNTER
@@ -129,6 +131,20 @@ def test_a_counter_may_be_as_large_as_a_float_holds_and_not_less_than_nothing(tm
         for number, fits in ((0, True), (MAX_COUNTER, True), (MAX_COUNTER + 1, False), (-1, False), ("1", False)):
             file.write_text(json.dumps({**manifest, name: number}))
             assert (checkpoint.newest_with(saving.folder, "run") is not None) == fits, (name, number)
+
+
+@pytest.mark.parametrize("published, found", [(None, 5), (4, 5), (6, 6)])
+def test_of_a_run_that_was_killed_the_newer_parameters_are_read(
+    published: int | None, found: int, tmp_path: Path
+) -> None:
+    """Those of its newest checkpoint, or those that it published."""
+    save(Saving(tmp_path / "checkpoints"), {"params-w": {"tensors": {"w": torch.tensor([5.0])}}}, steps=9, updates=5)
+    if published is not None:
+        (tmp_path / NEWEST).mkdir()
+        tensors = {"w": {"w": torch.tensor([float(published)])}}
+        save_params(tmp_path / NEWEST, Report("", 9, published, 0.0, 0.0, 0, tensors))
+    updates, params = load_params(tmp_path)
+    assert (updates, params["w"].tolist()) == (found, [float(found)])
 
 
 # ------------------------------------------------------------------------------------ directories
