@@ -218,6 +218,8 @@ def test_parameters_go_on_with_those_that_are_still_to_be_read() -> None:
         assert again.publish(w(number)) == number
         seen.append(read(reader))
     assert seen == [(2, 2.0), (3, 3.0), (4, 4.0)]
+    again.load_state_dict(params(lag=2, published=1)[0].state_dict())
+    assert read(reader) == (1, 1.0) and again.publish(w(2)) == 2, "nothing else is kept"
     for wrong in ({"w": torch.zeros(2)}, {"w": torch.zeros(1, dtype=torch.int64)}, {"v": torch.zeros(1)}):
         with pytest.raises(ValueError, match="found others"):
             again.load_state_dict({"version": 1, "tensors": wrong, "older": []})

@@ -144,6 +144,20 @@ def test_a_replay_is_saved_unless_all_its_writers_could_fill_it_beyond_the_limit
     assert newest(tmp_path).has("channel-r") == saved
 
 
+def test_a_state_that_cannot_be_saved_costs_the_checkpoint_and_not_the_run(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Odd(Turns):
+        def state_dict(self) -> dict[str, Any]:
+            return {"turns": self.turns if self.turns < 2 else object()}
+
+    wired = program(turns(each=5, kind=Odd))
+    for steps in (5, 10):
+        assert run(wired, steps=steps, saving=Saving(tmp_path / "checkpoints")).steps == steps
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["000000000005"]
+    assert "no checkpoint at 10 steps: " in caplog.text and "'/role/turns' is a object" in caplog.text
+
+
 # ------------------------------------------------------------------------------------- what goes on
 def drawn() -> tuple[float, float, float]:
     return float(torch.rand(())), float(np.random.rand()), random.random()
