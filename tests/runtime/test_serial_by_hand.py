@@ -25,7 +25,7 @@ from shoal.serial.channels import (
     SerialWriter,
 )
 from shoal.serial.divided import DividedParams, DividedParamsReader, DividedQueue, DividedWriter
-from shoal.serial.groups import SerialBoard, SerialReduce, SerialReducer, SerialShared, SerialSharedEnd
+from shoal.serial.groups import SerialBoard, SerialBoardEnd, SerialReduce, SerialReducer, SerialShared, SerialSharedEnd
 
 ONE = {"n": Field((1,), "int64", 0)}
 
@@ -37,11 +37,8 @@ def item(number: int) -> api.Arrays:
 def queue(writers: int, capacity: int = 3, **reader: Any) -> tuple[SerialQueue, list[SerialWriter], QueueReader]:
     channel = Channel("c", "queue", ONE, capacity)
     made = SerialQueue(channel, writers)
-    return (
-        made,
-        [SerialWriter(made, k, Recorder()) for k in range(writers)],
-        QueueReader(made, channel.reader(**reader)),
-    )
+    ends = [SerialWriter(made, k, Recorder()) for k in range(writers)]
+    return made, ends, QueueReader(made, channel.reader(**reader))
 
 
 def numbers(found: dict[int, api.Tensors]) -> dict[int, int]:
@@ -305,12 +302,22 @@ def test_each_member_gets_each_round_once_wherever_the_others_are(mean: bool, re
     assert [end.pending for end in ends] == [False] * 3
 
 
+def test_a_member_that_is_two_rounds_behind_gets_both() -> None:
+    made, _ = reduce()
+    for number in (1.0, 2.0):
+        for member in (0, 1):
+            made.put(member, {"g": np.array([number], np.float32)})
+    assert [float(made.get(member)["g"]) for member in (0, 1, 1, 0)] == [2.0, 2.0, 4.0, 4.0] and not made.results
+
+
 def test_a_board_goes_on_with_its_rows_and_counts() -> None:
     channel = Channel("c", "board", {"n": Field((), "int64")})
     made, again = SerialBoard(channel, 2), SerialBoard(channel, 2)
-    made.rows["n"][:], made.puts[:] = [5, 6], [3, 4]
+    for row, number in ((0, 5), (1, 6), (1, 7), (1, 8)):
+        SerialBoardEnd(made, row).put({"n": np.array(number)})
     again.load_state_dict(made.state_dict())
-    assert (again.rows["n"].tolist(), again.puts.tolist()) == ([5, 6], [3, 4])
+    rows, puts = SerialBoardEnd(again, None).get()
+    assert (rows["n"].tolist(), puts.tolist()) == ([5, 8], [1, 3])
 
 
 class Momentum:
