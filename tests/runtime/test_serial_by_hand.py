@@ -307,7 +307,7 @@ def test_a_member_that_is_two_rounds_behind_gets_both() -> None:
     for number in (1.0, 2.0):
         for member in (0, 1):
             made.put(member, {"g": np.array([number], np.float32)})
-    assert [float(made.get(member)["g"]) for member in (0, 1, 1, 0)] == [2.0, 2.0, 4.0, 4.0] and not made.results
+    assert [float(made.get(member)["g"][0]) for member in (0, 1, 1, 0)] == [2.0, 2.0, 4.0, 4.0] and not made.results
 
 
 def test_a_board_goes_on_with_its_rows_and_counts() -> None:
