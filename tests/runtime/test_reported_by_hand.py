@@ -293,9 +293,9 @@ def test_arrays_of_one_path_are_two(tmp_path: Path) -> None:
 
 # ------------------------------------------------------------------------------- summary and report
 def test_cells_of_a_summary_say_what_is_there(tmp_path: Path) -> None:
-    hardware = {"processor": "P", "cores": 2, "memory": 3 * 2**30, "gpus": ["G", "H"]}
+    hardware = {"processor": "P", "cores": 2, "memory": 10 * 2**30, "gpus": ["G", "H"]}
     assert markdown.made_on({"torch": "1", "numpy": "2"}, hardware, "abc") == {
-        "machine": "P, 2 cores, 3 GiB, G, H", "versions": "torch 1, numpy 2", "git commit": "abc",
+        "machine": "P, 2 cores, 10 GiB, G, H", "versions": "torch 1, numpy 2", "git commit": "abc",
     }  # fmt: skip
     assert markdown.made_on({}, {}, None)["git commit"] == "none"
     assert markdown.rows({"a|b": 1})[2:] == [r"| a\|b | 1 |"]
