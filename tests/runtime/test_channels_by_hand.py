@@ -114,6 +114,19 @@ def test_a_put_wakes_the_reader_if_it_sleeps_and_only_then(monkeypatch: pytest.M
     assert woken == [bell], "it does not sleep any more"
 
 
+def test_a_release_wakes_the_writer_if_it_sleeps_and_only_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    woken: list[int] = []
+    monkeypatch.setattr(futex, "wake", woken.append)
+    session, plan = queue(writers=2, capacity=1)
+    producers, consumer = ends(session, plan)
+    producers[1].put(item(1, 0, 0))
+    session.tick = lambda: consumer.release(1)  # is called where it falls asleep
+    producers[1].put(item(1, 0, 1))
+    assert woken == [session.arena.base + plan.rings["c"].tails + layout.ALIGN], "that of the second writer"
+    consumer.release(1)
+    assert len(woken) == 1, "it does not sleep any more"
+
+
 # --------------------------------------------------------------------------------- ends of queues
 def reader_of(session: Session, plan: Plan, count: int = 1) -> QueueReader:
     return QueueReader(Consumer(session, plan.rings["c"], 0), count)

@@ -16,7 +16,7 @@ from shoal import api
 from shoal.api import Field
 from shoal.metering.recorder import Recorder
 from shoal.program import Channel
-from shoal.shm import board, group_layout, layout
+from shoal.shm import board, futex, group_layout, layout, store
 from shoal.shm.board import BoardEnd
 from shoal.shm.group_layout import BoardLayout, ReduceLayout
 from shoal.shm.layout import CHECKPOINT
@@ -174,6 +174,44 @@ def test_parameters_that_were_never_published_are_none_after_all() -> None:
     assert writer.version == 0 and not reader.ready()
 
 
+def test_a_version_of_another_arena_keeps_its_number_and_is_placed_once() -> None:
+    numbers, flats = [], []
+    for published in (3, 2, 3, 4):
+        flats.append(np.zeros_like(versions(published)[1].flat))
+        numbers.append(versions(published)[1].copy(flats[-1]))
+    writer, reader = versions(0)
+    arena, where, found = writer._session.arena, writer._layout, []
+    for number, flat in zip(numbers, flats, strict=True):
+        store.place(arena, where, number, flat if len(found) != 2 else 0 * flat)  # the third is there already
+        version, params = reader.latest() or (0, {})
+        kept = store.read(arena, where) or {}
+        found.append((version, params["w"].tolist(), kept["w"].tolist()))
+    three, four = [3.0, 3.0], [4.0, 4.0]
+    assert found == [(3, three, three)] * 3 + [(4, four, four)]
+
+
+@pytest.mark.parametrize("placed", [False, True])
+def test_who_waits_for_parameters_is_woken_by_the_first(placed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    woken: list[int] = []
+    monkeypatch.setattr(futex, "wake", woken.append)
+    (writer, reader), given = versions(0), np.zeros_like(versions(1)[1].flat)
+    versions(1)[1].copy(given)
+    session, where = writer._session, writer._layout
+
+    def come() -> None:  # is called where it falls asleep
+        if placed:
+            store.place(session.arena, where, 1, given)
+        else:
+            writer.publish({"w": torch.ones(2)})
+
+    session.tick = come
+    assert (reader.latest() or (0, {}))[1]["w"].tolist() == [1.0, 1.0]
+    assert woken == [session.arena.base + where.control]
+    for _ in range(3):
+        writer.publish({"w": torch.zeros(2)})
+    assert len(woken) <= 2, "it does not sleep any more, which the first of these has yet to learn"
+
+
 # ----------------------------------------------------------------------------------------- boards
 def boards() -> tuple[Session, BoardLayout, list[BoardEnd]]:
     session, group = members(Channel("c", "board", {"n": Field((), "int64")}), 2)
@@ -208,8 +246,10 @@ def test_a_row_of_another_arena_is_written_once_and_none_that_is_older() -> None
     """A reader may be copying the row that lies there."""
     session, group, ends = boards()
     came = []
+    ends[0].put({"n": np.array(7)})
     for number, value in ((2, 20), (2, 21), (1, 10), (5, 50), (4, 40)):
         board.place(session.arena, group, 1, number, {"n": np.array(value)})
         rows, puts = ends[0].get()
         came.append((int(rows["n"][1]), int(puts[1])))
     assert came == [(20, 2), (20, 2), (20, 2), (50, 5), (50, 5)]
+    assert (rows["n"].tolist(), puts.tolist()) == ([7, 50], [1, 5]), "the other writer's row is its own"
