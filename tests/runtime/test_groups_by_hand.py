@@ -246,10 +246,10 @@ def test_a_row_of_another_arena_is_written_once_and_none_that_is_older() -> None
     """A reader may be copying the row that lies there."""
     session, group, ends = boards()
     came = []
-    ends[0].put({"n": np.array(7)})
+    ends[1].put({"n": np.array(7)})
     for number, value in ((2, 20), (2, 21), (1, 10), (5, 50), (4, 40)):
-        board.place(session.arena, group, 1, number, {"n": np.array(value)})
+        board.place(session.arena, group, 0, number, {"n": np.array(value)})
         rows, puts = ends[0].get()
-        came.append((int(rows["n"][1]), int(puts[1])))
+        came.append((int(rows["n"][0]), int(puts[0])))
     assert came == [(20, 2), (20, 2), (20, 2), (50, 5), (50, 5)]
-    assert (rows["n"].tolist(), puts.tolist()) == ([7, 50], [1, 5]), "the other writer's row is its own"
+    assert (rows["n"].tolist(), puts.tolist()) == ([50, 7], [5, 1]), "the other writer's row is its own"
