@@ -74,6 +74,8 @@ def test_the_script_runs_whole_on_the_cpu(tmp_path: Path) -> None:
     found = lines(tmp_path)
     ended = {line["stage"] for line in found if line.get("ok")}
     assert {"tests", "environments on the device", "CartPole, PPO: run", "CartPole, PPO: bare update"} <= ended
+    measured = {line["way"] for line in found if "way" in line and "env_steps_per_s" in line}
+    assert {"PPO on the device", "PPO on Gymnasium's"} <= measured, found
     assert "no GPU" in (tmp_path / "table.md").read_text()
 
 
