@@ -12,11 +12,12 @@ import torch
 from own_points import SPEC, Counted, Elsewhere, Points
 
 import shoal
-from shoal.api import UsageError
+from shoal.api import Context, UsageError
 from shoal.envs import make, spec
 from shoal.envs.on_device import device_envs, on_device
 from shoal.envs.options import EnvOptions
 from shoal.envs.own_device import OwnDeviceEnvs, on_any_device
+from shoal.metering.recorder import Recorder
 from shoal.runtime.launch import Launch, Stop
 from shoal.serial.runtime import SerialRuntime
 from shoal.settings.config import resolve
@@ -146,6 +147,18 @@ def test_what_a_preset_says_of_options_that_it_lacks_is_left_off_with_a_sentence
         assert found("impala").cfg.novelty == 0.5, "through NumPy"
     with pytest.raises(UsageError, match=r"novelty is 0\.25, but"):
         recurrent_ppo.program(found(novelty=0.25).cfg)
+
+
+def test_rollouts_of_environments_that_save_nothing_begin_new_episodes() -> None:
+    def rollouts() -> Any:
+        return program().roles[0].make(Context("learner", 0, 1, 0, 0, Recorder()), params=None, own=None).batches
+
+    before, after = rollouts(), rollouts()
+    before.get()
+    begun = {name: value.clone() for name, value in after.obs.items()}
+    after.load_state_dict(before.state_dict())
+    assert after.first.all() and not after.length.any()
+    assert all(torch.equal(after.obs[name], value) for name, value in begun.items())
 
 
 @pytest.mark.parametrize("kind, goes_on", [("Saving", True), ("Points", False)])
