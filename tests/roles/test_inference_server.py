@@ -12,6 +12,7 @@ from fakes import Params, ScriptedEnvs, SummingAgent, Writer, context
 from test_inference import SCRIPT, Wires, pump
 from test_inference_state import Movable
 
+from shoal.api import Act
 from shoal.roles.actor import unroll_spec
 from shoal.roles.inference import ServedActorRole
 from shoal.roles.inference_server import PATIENCE, Client, InferenceRole, Loaded, Question
@@ -159,3 +160,40 @@ def test_greedy_looks_are_answered_apart_and_only_what_was_answered_is_given_bac
     server.step()
     assert sorted(answered[-1]) == [0, 5], "what came meanwhile is answered with what had waited"
     assert questions.given[5:] == [0, 5] and not server.held
+
+
+class Rows(Movable):
+    """Its draws are rows of ones, and its recurrent state is what it is shown."""
+
+    drawn = 0
+
+    def draw(self, obs: Any, first: Any) -> Any:
+        self.drawn += 1
+        return (np.ones(len(first)),)
+
+    def respond(self, obs: Any, first: Any, state: Any, drawn: Any) -> Any:
+        shown = torch.from_numpy(obs["obs"])
+        return Act(np.arange(len(first)), {"seen": shown}, {"greedy": np.full(len(first), not drawn)})
+
+
+def test_each_client_keeps_its_own_rows_of_what_was_answered_together_and_a_greedy_look_draws_nothing() -> None:
+    spec, answers = {"action": SimpleNamespace(shape=(2, 3)), "state/seen": None, "greedy": None}, list[Any]()
+    writer: Any = SimpleNamespace(put_part=lambda actor, items, version: answers.append((actor, items)))
+    server: Any = InferenceRole(context("inference"), None, None, writer, Params(), spec)  # type: ignore[arg-type]
+    server.version, server._params = 1, {"scale": torch.tensor(1.0)}
+
+    def asked(kind: str) -> list[Question]:
+        return [
+            Question(k, 0, clients[k], 0, kind, -1, {"obs": np.full((3, 1), 10.0 * k)}, np.zeros(3, bool))
+            for k in range(2)
+        ]
+
+    agents = [Rows(), Rows()]
+    clients = [Client(k, a, Loaded(a), {"seen": torch.zeros(3, 1)}) for k, a in enumerate(agents)]  # type: ignore[arg-type]
+    server._answer(asked("act"))
+    assert [c.state["seen"].flatten().tolist() for c in clients] == [[0.0] * 3, [10.0] * 3]
+    assert [(actor, items["action"].tolist()) for actor, items in answers] == [(0, [[0, 1, 2]]), (1, [[3, 4, 5]])]
+    clients[0].state = {"seen": torch.full((3, 1), 7.0)}
+    server._answer(asked("final greedy"))
+    assert clients[0].state["seen"].tolist() == [[7.0]] * 3, "a look moves no state"
+    assert [agent.drawn for agent in agents] == [1, 1] and answers[-1][1]["greedy"].all()

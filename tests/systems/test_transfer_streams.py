@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 import torch
 from stand_in import DEVICE, StandIn, stand_in
+from test_device_pipeline import Params
 
 from shoal import transfer
+from shoal.roles.publication import Publication
 
 
 def test_memory_of_what_was_sent_is_kept_until_the_device_has_read_it_and_that_of_the_device_is_left_alone() -> None:
@@ -77,3 +79,16 @@ def test_a_stream_that_follows_an_event_keeps_memory_that_another_has_filled(
     tensor: Any = SimpleNamespace(record_stream=lambda used: did.append(("kept for", used)))
     streams.follow("the copy", [tensor])
     assert did == [("after", "the copy"), ("kept for", stream)]
+
+
+def test_parameters_that_were_begun_are_published_before_the_next() -> None:
+    did: list[str] = []
+    with stand_in():
+        params = Params(did)
+        publication = Publication(params, late=True)  # type: ignore[arg-type]
+        for value in range(3):
+            version = publication.begin({"weight": torch.full((3,), float(value)).to(DEVICE)})
+            assert version == value + 1 and params.version == value
+        publication.flush()
+        publication.flush()
+    assert params.published == [[0.0] * 3, [1.0] * 3, [2.0] * 3]
