@@ -176,7 +176,7 @@ class Rows(Movable):
         return Act(np.arange(len(first)), {"seen": shown}, {"greedy": np.full(len(first), not drawn)})
 
 
-def test_each_client_keeps_its_own_rows_of_what_was_answered_together_and_a_greedy_look_draws_nothing() -> None:
+def test_each_client_keeps_its_own_rows_of_what_was_answered_in_one_pass_and_a_greedy_look_draws_nothing() -> None:
     spec, answers = {"action": SimpleNamespace(shape=(2, 3)), "state/seen": None, "greedy": None}, list[Any]()
     writer: Any = SimpleNamespace(put_part=lambda actor, items, version: answers.append((actor, items)))
     server: Any = InferenceRole(context("inference"), None, None, writer, Params(), spec)  # type: ignore[arg-type]
