@@ -209,6 +209,13 @@ def test_the_page_beside_a_training_answers_while_it_goes_on_and_ends_with_it(
     assert main([*TRAIN, "--quiet", "--watch", "--run-dir", str(tmp_path / "one")]) == 0
     assert '"single":"one"' in seen[0] and '"state":"running"' in seen[0]
     assert "watch this run at http://127.0.0.1:" in capsys.readouterr().err
+    assert main([*TRAIN, "--quiet", "--run-dir", str(tmp_path / "alone")]) == 0
+    names = [
+        sorted(p.relative_to(run).as_posix() for p in run.rglob("*")) for run in (tmp_path / "one", tmp_path / "alone")
+    ]
+    assert names[0] == names[1], "a run with a page writes what one without writes"
+    for name in ("metrics.csv", "performance.csv"):
+        assert len({(tmp_path / run / name).read_text().partition("\n")[0] for run in ("one", "alone")}) == 1
     code = f"import os; os.kill({seen[1]}, 0)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode != 0
 
