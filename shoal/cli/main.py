@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shoal.terminal import OFF_TERMINAL, plain_streams, styled
+from shoal.terminal import OFF_TERMINAL, plain_streams, print_table, styled
 from shoal.torchrun.place import place, wait_for_the_first
 
 if TYPE_CHECKING:
@@ -247,7 +247,7 @@ def config(args: list[str]) -> int:
     console = Console(file=styled(sys.stdout), width=None if sys.stdout.isatty() else OFF_TERMINAL)
     heading = one_line(f"{short_name(name)}, preset {resolved.preset} ({resolved.why})")
     console.print(heading, highlight=False, markup=False)
-    console.print(table)
+    print_table(table)
     return 0
 
 
