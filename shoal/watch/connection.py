@@ -25,15 +25,15 @@ class Connection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn has it
         super().connection_made(transport)
         self.since = self.loop.time()
-        if len(self.connections) > (most := most_connections()):
+        known = [one for one in self.connections if isinstance(one, Connection) and not one.transport.is_closing()]
+        if len(known) > (most := most_connections()):
             self.logger.warning(FULL, most)
-            longest = min(filter(Connection.waits, self.connections), key=lambda each: each.since)  # type: ignore[attr-defined,arg-type]
-            longest.transport.abort()
+            min(filter(Connection.waits, known), key=lambda one: one.since).transport.abort()
         self.loop.call_later(WAIT_SECONDS, self._look, self.cycle)
 
     def waits(self) -> bool:
-        """Return whether it is open and no answer is being made: at least for the newest connection, it is."""
-        return not self.transport.is_closing() and (self.cycle is None or self.cycle.response_complete)
+        """Return whether no answer is being made, as for the newest connection."""
+        return self.cycle is None or bool(self.cycle.response_complete)
 
     def _look(self, before: object) -> None:
         """Close the connection if it still waits for the request after that of ``before``."""
