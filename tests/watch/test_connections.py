@@ -17,6 +17,7 @@ import pytest
 pytest.importorskip("uvicorn", reason="needs the extra watch")
 pytest.importorskip("plotly", reason="needs the extra watch")
 
+from shoal.api import UsageError
 from shoal.watch import connection, server
 from tests.watch.runs import write_run
 
@@ -99,6 +100,13 @@ def test_the_connection_that_is_silent_for_longest_makes_room_for_others(
         strangers[4].sendall(ASKED + b"\r\n")
         assert b"403" in strangers[4].recv(65_536), "who was there last is answered"
     assert lines == [connection.FULL % 2]
+
+
+@pytest.mark.parametrize("host", ["", "a\0b", "\ud800", "\u00fc" * 70, "a" * 300, "..", "::g"])
+def test_a_host_that_cannot_be_one_is_refused_in_one_sentence(host: str) -> None:
+    with pytest.raises(UsageError, match="listen on|expects an address") as refused:
+        server.listen(host, 0)
+    assert len(str(refused.value)) < 400 and "\n" not in str(refused.value)
 
 
 def test_a_log_has_one_line_a_minute_of_a_kind_and_counts_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
