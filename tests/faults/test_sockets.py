@@ -17,7 +17,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from trainings import ENVIRON, HERE, SMALL
+from trainings import ENVIRON, SMALL
 
 from shoal.records.metric_files import newest_steps
 from tests.watch.runs import write_run
@@ -32,7 +32,8 @@ SENT = [
     b"", b"\n", HELLO[:3], HTTP2[:9], bytes(200_000), *(NOISE.randbytes(n) for n in (1, 8, 100, 5_000, 300_000)),
     b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"GET / HTTP/1.1\r\nContent-Length: 99999999999999999999\r\n\r\n",
     b"\x16\x03\x01\xff\xff" + bytes(50), struct.pack("<Q", 2**63 - 1), struct.pack(">Q", 2**62) * 3, b"\xff" * 64,
-    HELLO + b"\x01" + struct.pack("<Q", 2**62), HELLO + b"\x01" + struct.pack("<Q", 1) + b"k" + struct.pack("<Q", 2**40),
+    HELLO + b"\x01" + struct.pack("<Q", 2**62),
+    HELLO + b"\x01" + struct.pack("<Q", 1) + b"k" + struct.pack("<Q", 2**40),
     HELLO + b"\x0b" + struct.pack("<Q", 2**60), HTTP2 + b"\xff\xff\xff\x01\x04\x00\x00\x00\x01" + b"a" * 1_000,
     HTTP2 + bytes(9) * 50, b"\x80\x04\x95\xff\xff\xff\xff\xff\xff\xff\x7f.",
 ]  # fmt: skip

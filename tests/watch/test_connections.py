@@ -104,7 +104,7 @@ def test_the_connection_that_is_silent_for_longest_makes_room_for_others(
 
 @pytest.mark.parametrize("host", ["", "a\0b", "\ud800", "\u00fc" * 70, "a" * 300, "..", "::g"])
 def test_a_host_that_cannot_be_one_is_refused_in_one_sentence(host: str) -> None:
-    with pytest.raises(UsageError, match="listen on|expects an address") as refused:
+    with pytest.raises(UsageError, match=r"listen on|expects an address") as refused:
         server.listen(host, 0)
     assert len(str(refused.value)) < 400 and "\n" not in str(refused.value)
 
