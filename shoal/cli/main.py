@@ -185,6 +185,7 @@ def draw(args: list[str]) -> int:
     from shoal.paths import require_folder
     from shoal.program import draw
     from shoal.program.draw_svg import svg
+    from shoal.records.whole_files import write_output
     from shoal.run.flags import resolve_flags
     from shoal.settings.flags import choice
 
@@ -206,7 +207,7 @@ def draw(args: list[str]) -> int:
     picture = formats[kind](program)
     if output:
         require_folder(Path(output))
-        Path(output).write_text(picture, encoding="utf-8")
+        write_output(Path(output), picture)
     else:
         print(picture, end="")
     return 0
