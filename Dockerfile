@@ -5,7 +5,8 @@
 #   docker run --rm -it --shm-size=1g -v "$PWD/runs:/work/runs" shoal train impala --env CartPole-v1
 #   docker run --rm -it --gpus all -v "$PWD/runs:/work/runs" shoal:cuda train impala --env ALE/Pong-v5
 #
-# PyTorch's builds for CUDA bring its libraries; the host needs the driver and the NVIDIA container toolkit alone.
+# PyTorch's builds for CUDA bring its libraries; the host needs the driver and the NVIDIA container toolkit alone. No GPU
+# has run Shoal yet, in a container or elsewhere.
 FROM python:3.11-slim-bookworm
 
 ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu

@@ -114,6 +114,18 @@ CASES["cartpole-impala-learners"] = Case(
     ),
     (Mark("two learners", 1.0, ("one learner",)),),
 )
+PLAYING: dict[str, Any] = {"actors": 2, "envs": 8, "unroll": 20, "torso": "impala-shallow", "precision": "fp32"}
+CASES["pong-impala-server"] = Case(
+    "84x84x4, shallow network; two actors of eight environments choose their actions or ask an inference server on the "
+    "CPU, a process more and a hop for each step",
+    (
+        ours("impala", PONG, "actors", inference="actor", **PLAYING),
+        ours("impala", PONG, "server", inference="server", **PLAYING),
+        ours("impala", PONG, "server, two groups an actor", inference="server", double_buffer="on", **PLAYING),
+    ),
+    (Mark("server", 0.85, ("actors",)),),
+    longer=2.0,
+)
 
 # --------------------------------------------------------------------------------------------------- continuous control
 DPG: dict[str, Any] = {

@@ -35,7 +35,7 @@ from recorded_runs import Job, keep, kept, kept_seeds, parser, run_jobs
 
 KEPT = RESULTS / "own_systems"
 EXAMPLES = Path(__file__).parent.parent / "examples"
-STEPS = {"Pendulum-v1": 8_000, "InvertedPendulum-v5": 8_000}
+STEPS = {"Pendulum-v1": 8_000, "InvertedPendulum-v5": 15_000}
 SIDES = ("sac", "sb3-sac", "td3", "sb3-td3")
 NAMES = {"sac": "SAC of `examples/`", "td3": "TD3 of `examples/`", "sb3-sac": "SB3's SAC", "sb3-td3": "SB3's TD3"}
 SEEDS = (0, 1, 2)

@@ -54,7 +54,7 @@ def _njit(function: F, **options: Any) -> F:
         compiled = njit(nogil=True, cache=True, **options)(function)
     except RuntimeError:  # neither the package's folder nor the user's can be written: each process compiles for itself
         return cast(F, njit(nogil=True, **options)(function))
-    cache = compiled._cache  # no disk may stop what has been compiled
+    cache = compiled._cache  # what has been compiled is used, even where it cannot be saved
     cache.save_overload = functools.partial(_try, cache.save_overload)
     return cast(F, compiled)
 
@@ -75,5 +75,6 @@ def on_compile(beat: Callable[[], None]) -> None:
 
 
 def _try(function: Callable[..., None], *args: Any) -> None:
-    with contextlib.suppress(OSError):
+    """Call ``function``; neither a disk (OSError) nor a library that numba cannot serialise (RuntimeError) matters."""
+    with contextlib.suppress(OSError, RuntimeError):
         function(*args)

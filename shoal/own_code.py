@@ -17,7 +17,7 @@ from typing import Any
 
 import cloudpickle
 
-from shoal.api import UsageError
+from shoal.errors import UsageError
 from shoal.paths import working_directory
 
 _places: dict[str, Path] = {}  # of files by the names they were asked for: an environment may change the directory

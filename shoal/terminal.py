@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import sys
+import textwrap
 from collections.abc import Iterator
 from typing import Any
 
 from shoal.untrusted import one_line, printable
 
 OFF_TERMINAL = 160  # columns of what Shoal lays out where no terminal shows it
+RESET = "\x1b[0m"  # what colorama, which numba loads where it is installed, writes when the process ends
 
 
 class Plain:
@@ -19,7 +22,8 @@ class Plain:
         self.stream = stream
 
     def write(self, text: str) -> int:
-        self.stream.write(printable(text))
+        if text != RESET:  # nothing here has a style
+            self.stream.write(printable(text))
         return len(text)
 
     def writelines(self, lines: list[str]) -> None:
@@ -41,6 +45,28 @@ def cell(text: str) -> Any:
     from rich.text import Text
 
     return Text(one_line(text))
+
+
+def print_table(table: Any) -> None:
+    """Print a table of rich; where the terminal is too narrow for its words, row after row, with its heads."""
+    from rich.console import Console
+    from rich.text import Text
+
+    wide = shutil.get_terminal_size().columns if sys.stdout.isatty() else OFF_TERMINAL
+    console = Console(file=styled(sys.stdout), width=wide)  # rich itself takes every dumb terminal for 80 columns wide
+    if console.measure(table, options=console.options.update_width(10_000)).minimum <= wide:
+        console.print(table)
+        return
+
+    def plain(shown: Any) -> str:
+        return (shown if isinstance(shown, Text) else console.render_str(str(shown))).plain
+
+    if table.title:
+        print(textwrap.fill(plain(table.title), wide))
+    heads = [plain(column.header) for column in table.columns]
+    for row in zip(*(map(plain, column.cells) for column in table.columns), strict=True):
+        said = [f"{head} {text}".strip() for head, text in zip(heads, row, strict=True) if text]
+        print(textwrap.fill(", ".join(said), wide, subsequent_indent="  "))
 
 
 @contextlib.contextmanager

@@ -43,5 +43,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if is_long(item.path.relative_to(here).as_posix(), item.name):
             item.add_marker(pytest.mark.long)
+            if item.get_closest_marker("timeout") is None:  # minutes here are more of them on a slower machine
+                item.add_marker(pytest.mark.timeout(600))
         if not PRESENT and item.get_closest_marker("cuda"):
             item.add_marker(pytest.mark.skip(reason=ABSENT))

@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "scripts" / "gpu"))
 from gpu_table import table  # noqa: E402
@@ -57,23 +59,43 @@ def test_the_table_sets_each_run_beside_its_limit_and_its_peer() -> None:
         dict(stage="a: Stable-Baselines3", case="a", env_steps_per_s=1_000.0),
         dict(stage="a: bare update, graph", case="a", updates_per_s=21.0),
         dict(stage="b: run", case="b", ok=False, error="it broke"),
+        dict(
+            stage="c",
+            case="c",
+            way="on the device",
+            env_steps_per_s=1_000.0,
+            updates_per_s=10.0,
+            update_alone_per_s=20.0,
+            share=0.75,
+        ),
         dict(stage="c", case="c", way="PPO on the device", error="fewer than three updates in 4 s"),
     ]
     text = table(found)
     assert "| a | 3,000 | 8.00 | 16 | 0.50 | 0.50 | x 3.00 |" in text and "- b: run: it broke" in text
     assert "| a, graph |  |  | 21 |" in text
+    assert "| c, on the device | 1,000 | 10 | 20 | 0.75 |  |  |" in text
     assert "- c, PPO on the device: fewer than three updates in 4 s" in text
+
+
+def test_the_share_of_the_limit_of_ppo_on_the_device_is_of_environments_and_updates_alone() -> None:
+    """100 steps an update: 25 ms of environments, 50 ms of updating, of the 100 ms that it takes."""
+    from batched import share
+
+    rates = {"env_steps_per_s": 1_000.0, "updates_per_s": 10.0, "update_alone_per_s": 20.0}
+    assert share(rates, 4_000.0) == pytest.approx(0.75)
 
 
 def test_the_script_runs_whole_on_the_cpu(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "scripts/gpu", "--device", "cpu", "--smoke", "--out", str(tmp_path)],
-        cwd=ROOT, capture_output=True, text=True, timeout=300,
+        cwd=ROOT, capture_output=True, text=True, timeout=570,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     found = lines(tmp_path)
     ended = {line["stage"] for line in found if line.get("ok")}
     assert {"tests", "environments on the device", "CartPole, PPO: run", "CartPole, PPO: bare update"} <= ended
+    measured = {line["way"] for line in found if "way" in line and "env_steps_per_s" in line}
+    assert {"PPO on the device", "PPO on Gymnasium's"} <= measured, found
     assert "no GPU" in (tmp_path / "table.md").read_text()
 
 

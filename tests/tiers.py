@@ -32,6 +32,7 @@ LONG: dict[str, tuple[str, ...]] = {
     "faults/test_portable.py": ("[apex-dqn", "[gorila", "[impala", "[recurrent-ppo"),
     "faults/test_full_disk.py": ("stops_no_training",),
     "faults/test_resources.py": ("real_control_group", "tiny_dev_shm"),
+    "faults/test_sockets.py": ("",),
     "faults/test_streams.py": ("standard_streams[>&-]", "standard_streams[2>&-]"),
     "faults/test_strangers.py": ("beside_a_run_is_imported[start1", "beside_a_run_is_imported[start2"),
     "population/test_members.py": ("survives_kills",),

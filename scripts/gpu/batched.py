@@ -24,6 +24,7 @@ from shoal.serial.runtime import SerialRuntime
 from shoal.systems import recurrent_ppo
 
 NAME = "device:CartPole-v1"
+MAX_START = 20.0  # seconds until the first update has ended and everything that compiles is compiled
 
 
 def environments(device: str, envs: int, seconds: float) -> dict[str, float]:
@@ -40,29 +41,45 @@ def environments(device: str, envs: int, seconds: float) -> dict[str, float]:
 
 
 def ppo(env: str, device: str, envs: int, seconds: float) -> dict[str, Any]:
-    """Steps and updates per second of PPO, from the end of its first update on."""
+    """Steps and updates per second of PPO, from the end of its first update until so many ``seconds`` and two updates
+    later."""
     cfg = recurrent_ppo.Config(
         env=env, device=device, actors=1, envs=envs, unroll=32, epochs=2, minibatches=4, backend="gymnasium-vector",
         precision="fp32", learner_processes=1,
     )  # fmt: skip
     ends: list[float] = []  # of updates, each of which has waited for the device's figures
+    spent: list[float] = []  # seconds in each of them
     program = recurrent_ppo.program(cfg)
 
     def noting(role: Any, update: Update) -> Update:
         def noted(batch: Any) -> Any:
+            begin = time.perf_counter()
             out = update(batch)
             ends.append(time.perf_counter())
+            spent.append(ends[-1] - begin)
             return out
 
         return noted
 
     with_updates(program, noting)
-    SerialRuntime().launch(program, Launch(stop=Stop(seconds=seconds + 3)))
+
+    def enough() -> bool:
+        return len(ends) >= 3 and ends[-1] - ends[0] >= seconds
+
+    stop = Stop(seconds=seconds + MAX_START, asked=enough)
+    SerialRuntime().launch(program, Launch(stop=stop))
     if len(ends) < 3:
-        return {"error": f"fewer than three updates in {seconds + 3:.0f} s"}
+        return {"error": f"fewer than three updates in {stop.seconds:.0f} s"}
     ends = ends[1:]  # the first is made while what is compiled is compiled
     updates = (len(ends) - 1) / (ends[-1] - ends[0])
-    return {"env_steps_per_s": updates * envs * cfg.unroll, "updates_per_s": updates}
+    alone = (len(ends) - 1) / sum(spent[-(len(ends) - 1) :])
+    return {"env_steps_per_s": updates * envs * cfg.unroll, "updates_per_s": updates, "update_alone_per_s": alone}
+
+
+def share(rates: dict[str, float], environments_alone: float) -> float:
+    """Return the share of the limit: the speed if a run did nothing but step the environments and update."""
+    steps = rates["env_steps_per_s"] / rates["updates_per_s"]
+    return rates["updates_per_s"] * (steps / environments_alone + 1 / rates["update_alone_per_s"])
 
 
 def main() -> None:
@@ -74,11 +91,14 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
     about = {"device": args.device, "envs": args.envs}
-    for way, found in environments(args.device, args.envs, args.seconds).items():
+    alone = environments(args.device, args.envs, args.seconds)
+    for way, found in alone.items():
         print(json.dumps({"way": way, "env_steps_per_s": found, **about}), flush=True)
     for way, env in (("PPO on the device", NAME), ("PPO on Gymnasium's", "CartPole-v1")):
-        found_rates = ppo(env, args.device, args.envs, args.seconds)
-        print(json.dumps({"way": way, **found_rates, **about}), flush=True)
+        rates = ppo(env, args.device, args.envs, args.seconds)
+        if env == NAME and "error" not in rates:
+            rates["share"] = share(rates, alone["environments on the device alone"])
+        print(json.dumps({"way": way, **rates, **about}), flush=True)
 
 
 if __name__ == "__main__":

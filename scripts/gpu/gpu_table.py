@@ -37,7 +37,8 @@ def table(lines: Sequence[Line]) -> str:
                 out.append(f"| {' | '.join(cells)} |")
             if "env_steps_per_s" in line and "way" in line:
                 name = f"{case}, {line['way']}"
-                cells = [name, _number(line["env_steps_per_s"]), _number(line.get("updates_per_s")), "", "", "", ""]
+                figures = _number(line["env_steps_per_s"]), _number(line.get("updates_per_s"))
+                cells = [name, *figures, _number(line.get("update_alone_per_s")), _share(line.get("share")), "", ""]
                 out.append(f"| {' | '.join(cells)} |")
     problems = [f"- {_whose(line)}: {line.get('error') or line['left_out']}" for line in lines if _lacks(line)]
     return "\n".join([*out, *(["", "Not measured:", "", *problems] if problems else []), ""])

@@ -8,7 +8,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shoal.analysis.plot import check_path, plain_text, require_matplotlib
+from shoal.analysis.plot import check_path, plain_text, require_matplotlib, save
 from shoal.api import UsageError
 from shoal.records.damage import reading
 from shoal.untrusted import one_line, read_text, require_plain
@@ -46,7 +46,7 @@ def draw(path: Path, out: Path, trust: bool = False) -> None:
     with plain_text():
         with reading(path / "scores.csv"):
             drawn = _figure(path, scores, copies)
-        drawn.savefig(out, dpi=120)
+        save(drawn, out, 120)
 
 
 def _figure(path: Path, scores: list[Row], copies: list[Row]) -> Figure:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import io
 import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ from shoal.analysis.curves import Group
 from shoal.api import UsageError
 from shoal.extras import pip_install
 from shoal.paths import require_folder
+from shoal.records.whole_files import write_output
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -37,8 +39,15 @@ def draw(groups: Sequence[Group], path: Path | None = None, x: str = "both") -> 
     with plain_text():
         figure = draw_figure(groups, tuple(AXES) if x == "both" else (x,))
         if path is not None:
-            figure.savefig(path, dpi=150)
+            save(figure, path, 150)
     return figure
+
+
+def save(figure: Figure, path: Path, dpi: int) -> None:
+    """Write a picture, whose suffix says the format, or raise ShoalError and leave what was there before."""
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format=path.suffix.removeprefix("."), dpi=dpi)
+    write_output(path, drawn.getvalue())
 
 
 def check_path(path: Path) -> None:

@@ -1,5 +1,5 @@
-"""Refusals that need nothing large: of a path that is not there, and of a directory in which another process trains.
-They are said before torch is imported, which takes seconds."""
+"""Refusals that need nothing large: of a path or a system that is not there, and of a directory in which another
+process trains. They are said before torch is imported, which takes seconds."""
 
 from __future__ import annotations
 
@@ -10,17 +10,22 @@ from shoal.errors import UsageError
 from shoal.paths import fixed, shown
 from shoal.records.run_lock import require_unlocked
 from shoal.settings.flags import split
+from shoal.systems import require
 from shoal.zoo import is_zoo, located
 
 ONE_RUN, SEVERAL_RUNS = ("eval", "export", "record", "resume"), ("plot", "compare")  # what they begin with
+OF_SYSTEMS = ("train", "config", "draw", "tune", "plan")  # commands that begin with the name of a system
 FOLDERS = ("runs", "report", "watch")
 ALONE = ("--terminal", "--open", "--json", "--trust")  # flags of the commands of ``FOLDERS`` that no word follows
 
 
 def check(command: str, args: list[str]) -> None:
-    """Raise UsageError for a run, a file or a policy of the zoo that ``args`` name and that is not there, and for a
-    run to be trained or resumed that goes on."""
+    """Raise UsageError for a system, a run, a file or a policy of the zoo that ``args`` name and that is not there, and
+    for a run to be trained or resumed that goes on."""
     words, flags = leading(args)
+    if command in OF_SYSTEMS:
+        for name in _values(flags, "of") if words[:1] == ["pbt"] and command == "train" else words[:1]:
+            require(name)
     if command in ("resume", "train"):
         for path in args[:1] if command == "resume" else _values(flags, "run-dir"):
             require_unlocked(Path(path))
@@ -34,6 +39,13 @@ def check(command: str, args: list[str]) -> None:
         for word in divide(args, ALONE)[0]:
             if not fixed(word).is_dir():
                 raise UsageError(f"no such directory: '{shown(fixed(word))}'")
+    for path in _values(flags, "init-from") if command == "train" else ():
+        if not located(path).exists():
+            raise UsageError(f"no such run or policy to begin with: '{path}'")
+    for flag, what in (("costs", "file of costs"), ("machine", "machine file")) if command == "plan" else ():
+        for path in _values(flags, flag):
+            if not Path(path).exists():
+                raise UsageError(f"there is no {what} '{path}'")
     for path in _values(flags, "config") if command in ("train", "config", "draw", "tune", "plan", "profile") else ():
         if not Path(path).exists():
             raise UsageError(f"no such config file: '{path}'")

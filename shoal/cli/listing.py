@@ -137,7 +137,15 @@ def runs(args: list[str]) -> int:
 
 
 def _print_rows(heads: tuple[str, ...], rows: list[list[str]]) -> None:
+    """Print a table, or its rows one below the other where a terminal is too narrow for it."""
     widths = [max(len(row[i]) for row in (list(heads), *rows)) + 2 for i in range(len(heads))]
+    wide = shutil.get_terminal_size().columns if sys.stdout.isatty() else sum(widths)
+    if sum(widths) - 2 > wide:
+        for first, *others in rows:
+            said = ", ".join(f"{head} {cell}" for head, cell in zip(heads[1:], others, strict=True))
+            print(textwrap.fill(first, wide))
+            print(textwrap.fill(said, wide, initial_indent="  ", subsequent_indent="  "))
+        return
     for row in (list(heads), *rows):
         print("".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
 
@@ -174,9 +182,10 @@ def _shown(path: Path) -> dict[str, Any]:
     check_config(path / "config.json", facts)
     rows = [] if report is not None else read_curve(path)
     last: dict[str, Any] = dict(rows[-1]) if rows else {}
+    timed = next((row["seconds"] for row in reversed(rows) if "seconds" in row), 0.0)  # the newest is written after
     steps, score, seconds = (
         (report.steps, report.episode_return, report.seconds) if report is not None
-        else (int(last.get("steps", 0)), last.get("episode_return"), last.get("seconds", 0.0))
+        else (int(last.get("steps", 0)), last.get("episode_return"), timed)
     )  # fmt: skip
     shown = "-" if score is None or score != score else round(score, 2)
     return {

@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shoal.terminal import OFF_TERMINAL, plain_streams, styled
+from shoal.terminal import OFF_TERMINAL, plain_streams, print_table, styled
 from shoal.torchrun.place import place, wait_for_the_first
 
 if TYPE_CHECKING:
@@ -185,6 +185,7 @@ def draw(args: list[str]) -> int:
     from shoal.paths import require_folder
     from shoal.program import draw
     from shoal.program.draw_svg import svg
+    from shoal.records.whole_files import write_output
     from shoal.run.flags import resolve_flags
     from shoal.settings.flags import choice
 
@@ -206,7 +207,7 @@ def draw(args: list[str]) -> int:
     picture = formats[kind](program)
     if output:
         require_folder(Path(output))
-        Path(output).write_text(picture, encoding="utf-8")
+        write_output(Path(output), picture)
     else:
         print(picture, end="")
     return 0
@@ -247,7 +248,7 @@ def config(args: list[str]) -> int:
     console = Console(file=styled(sys.stdout), width=None if sys.stdout.isatty() else OFF_TERMINAL)
     heading = one_line(f"{short_name(name)}, preset {resolved.preset} ({resolved.why})")
     console.print(heading, highlight=False, markup=False)
-    console.print(table)
+    print_table(table)
     return 0
 
 

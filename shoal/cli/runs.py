@@ -14,7 +14,7 @@ from shoal.paths import fixed, shown
 from shoal.policy.policy import MIN_EPISODES, differ, how
 from shoal.settings.flags import Groups, choice, options, split
 from shoal.settings.ranges import Envs, Episodes, Natural
-from shoal.terminal import OFF_TERMINAL, cell, styled
+from shoal.terminal import cell, print_table
 from shoal.words import counted
 
 FLAGS: dict[str, dict[str, object]] = {
@@ -152,7 +152,6 @@ def _warn(sentence: str) -> None:
 
 
 def _print_table(title: str, heads: list[str], rows: list[list[str]]) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     shown = Table(title=cell(title), title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0))
@@ -160,7 +159,7 @@ def _print_table(title: str, heads: list[str], rows: list[list[str]]) -> None:
         shown.add_column(cell(head), justify="left" if i == 0 else "right", overflow="fold")
     for row in rows:
         shown.add_row(*map(cell, row))
-    Console(file=styled(sys.stdout), width=None if sys.stdout.isatty() else OFF_TERMINAL).print(shown)
+    print_table(shown)
 
 
 def _runs(args: list[str], command: str, most: int | None = None) -> tuple[list[str], Groups]:

@@ -58,6 +58,7 @@ def serve(paths: list[Path], host: str, port: int | None, browse: bool) -> int:
 
 def report(args: list[str]) -> int:
     """shoal report RUN..."""
+    from shoal.records.whole_files import write_output
     from shoal.watch.report import html
 
     words, groups = divide(args)
@@ -67,6 +68,6 @@ def report(args: list[str]) -> int:
     out = Path(opts.get("out", "report.html"))
     require_folder(out)
     paths = [fixed(word) for word in words]
-    out.write_text(html(paths), encoding="utf-8")
+    write_output(out, html(paths))
     print(f"{out}: {out.stat().st_size / 1e6:.1f} MB, {counted(len(paths), 'run')}")
     return 0

@@ -34,7 +34,8 @@ TRAINING = (
 LEARNING = (
     Entry("policy_lag_p50", "gradient steps", "learner; actor (with a replay)",
           "median age of the acting parameters, compared with the learner's newest: per message when it is "
-          "learned from; with a replay, per unroll when its last step is taken"),
+          "learned from; with a replay, per unroll when its last step is taken; with an inference server, per step of "
+          "either"),
     Entry("policy_lag_p95", "gradient steps", "as above", "95th percentile"),
     Entry("policy_lag_max", "gradient steps", "as above", "maximum"),
     Entry("loss", "", "learner (of all but PPO and es)",

@@ -17,6 +17,7 @@ from shoal.planning import costs_file, show
 from shoal.planning.costs import Costs
 from shoal.planning.measuring import SECONDS, measure
 from shoal.planning.scan import Planner, Point, Row, advice, configured, knee, points
+from shoal.records.whole_files import write_output
 from shoal.run.flags import resolve_flags
 from shoal.settings.flags import coerce, describe, split
 from shoal.settings.ranges import Envs, Natural, Parts, Positive
@@ -172,7 +173,7 @@ def _tell(rows: list[Row], known: Costs, cfg: Any, opts: dict[str, Any], target:
     if "out" in opts:
         from shoal.planning.picture import svg
 
-        Path(opts["out"]).write_text(svg(rows, f"{known.system} on {known.env}"), encoding="utf-8")
+        write_output(Path(opts["out"]), svg(rows, f"{known.system} on {known.env}"))
         print(opts["out"], file=sys.stderr if opts.get("json") else sys.stdout)
 
 

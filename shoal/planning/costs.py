@@ -10,7 +10,7 @@ from typing import Any
 
 from shoal.api import UsageError, spec_nbytes
 from shoal.program import Program, RoleSpec
-from shoal.records.whole_files import write_whole
+from shoal.records.whole_files import write_output
 from shoal.simulation import Behaviour, Op, Step, Times
 from shoal.types import Values
 
@@ -51,7 +51,7 @@ class Costs:
         facts = {**vars(self), "format": FORMAT, "roles": {}}
         for name, found in self.roles.items():
             facts["roles"][name] = [{"size": s, "behaviours": [_packed(b) for b in known]} for s, known in found]
-        write_whole(path, json.dumps(facts, separators=(",", ":")) + "\n")
+        write_output(path, json.dumps(facts, separators=(",", ":")) + "\n")
 
     def check(self, system: str, env: str, where: Path) -> None:
         """UsageError unless these are the costs of such a system in such an environment."""

@@ -5,13 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from rich.console import Console
 from rich.table import Table
 
 from shoal.planning.costs import Costs
 from shoal.planning.scan import Row
 from shoal.program.draw import human_bytes
-from shoal.terminal import OFF_TERMINAL, cell, styled
+from shoal.terminal import cell, print_table
 from shoal.words import counted
 
 
@@ -35,7 +34,7 @@ def costs(known: Costs) -> None:
         for bytes_, behaviours in found:
             for phase, (mean, spread) in phases(behaviours[0].cycle).items():
                 table.add_row(cell(role), human_bytes(bytes_), cell(phase), f"{1e3 * mean:,.3f} ms", f"±{spread:.0%}")
-    _console().print(table)
+    print_table(table)
     print(f"with all {known.cores} cores at work, each makes {known.busy:.0%} of what one makes alone")
 
 
@@ -76,7 +75,7 @@ def table(rows: Sequence[Row]) -> None:
             "" if lag is None else f"{lag[0]:g}/{lag[1]:g}", human_bytes(max(row.memory)),
             *([f"{human_bytes(max(*figures.sent, *figures.received))}/s"] * several), cell(figures.bottleneck()),
         )  # fmt: skip
-    _console().print(shown)
+    print_table(shown)
 
 
 def _table(*columns: str) -> Table:
@@ -85,7 +84,3 @@ def _table(*columns: str) -> Table:
     for column in columns:
         table.add_column(column, justify="left" if column in words else "right")
     return table
-
-
-def _console() -> Console:
-    return Console(file=styled(sys.stdout), width=None if sys.stdout.isatty() else OFF_TERMINAL)

@@ -19,6 +19,7 @@ from shoal.envs import Codec, EnvOptions, held_out, make
 from shoal.envs.composite import flat_masks
 from shoal.own_settings import own_settings
 from shoal.roles.evaluator import MAX_STEPS, Episodes as Played, Returns
+from shoal.settings.arguments import explains_arguments
 from shoal.settings.flags import expect
 from shoal.settings.kinds import env_kind
 from shoal.settings.other_names import OF_POLICY, instead
@@ -60,6 +61,7 @@ class Policy:
         self._first = np.ones(envs or 1, bool)
         self._last_action: np.ndarray | None = None
 
+    @explains_arguments
     @own_settings()
     def act(
         self, obs: Any, greedy: bool = True, reward: float | np.ndarray = 0.0, first: np.ndarray | None = None,
@@ -144,6 +146,7 @@ class Policy:
             temporary.unlink(missing_ok=True)
             raise UsageError(f"the policy cannot be saved in '{file}': {error}") from None
 
+    @explains_arguments
     def evaluate(
         self, episodes: int = 10, seed: int = 0, greedy: bool = True, envs: int = 8, max_steps: int = 0
     ) -> Returns:

@@ -61,7 +61,7 @@ def _reach(address: str) -> contextlib.AbstractContextManager[None]:
         )
     try:
         socket.create_connection((host, int(port)), timeout=10.0).close()
-    except (OSError, OverflowError) as error:
+    except (OSError, OverflowError, TypeError, ValueError) as error:  # also of what cannot be a name
         raise UsageError(f"cannot connect to the Ray cluster '{address}': {error}") from None
     if host not in LOOPBACK or address.startswith("ray://"):
         return contextlib.nullcontext()

@@ -16,18 +16,22 @@ Resources = Mapping[str, float]
 @dataclass(frozen=True)
 class Unit:
     """Replicas that run on one node, and what they need there: CPUs, GPUs, bytes of ``memory``. ``vital``: the run ends
-    with them; ``gpus``: those of them that use a GPU, whichever they are given."""
+    with them; ``gpus``: those of them that use a GPU, whichever they are given; ``server``: the role that answers their
+    questions ("": none); ``serves``: whether they answer others."""
 
     replicas: tuple[tuple[str, int], ...]
     needs: dict[str, float]
     vital: bool = False
     gpus: tuple[tuple[str, int], ...] = ()
+    server: str = ""
+    serves: bool = False
 
     @property
-    def order(self) -> tuple[float, bool, float, float]:
-        """The largest is placed first, so that learners get the best nodes, and actors the room beside them."""
+    def order(self) -> tuple[float, bool, float, bool, float]:
+        """The largest is placed first, so that learners get the best nodes, and actors the room beside them; a server
+        comes before those that it answers."""
         needs = self.needs
-        return needs.get("GPU", 0.0), self.vital, needs.get("memory", 0.0), needs.get("CPU", 0.0)
+        return needs.get("GPU", 0.0), self.vital, needs.get("memory", 0.0), self.serves, needs.get("CPU", 0.0)
 
     @property
     def label(self) -> str:
@@ -57,6 +61,7 @@ def units(program: Program) -> list[Unit]:
             names = {role.name for role in program.roles if any(p.channel == channel for p in role.ports.values())}
             names = names.union(*(together.get(name, set()) for name in names))
             together |= dict.fromkeys(names, names)
+    servers = _servers(program)
     out, done = [], set()
     for role in program.roles:
         if role.name in done:
@@ -72,8 +77,23 @@ def units(program: Program) -> list[Unit]:
         else:
             needs, vital = _needs(program, role), role.on_failure == "stop"
             each = [((role.name, i),) for i in range(role.replicas)]
-            out += [Unit(replica, needs, vital, replica if role.device == "cuda" else ()) for replica in each]
+            about = servers.get(role.name, ""), role.name in servers.values()
+            out += [Unit(replica, needs, vital, replica if role.device == "cuda" else (), *about) for replica in each]
     return sorted(out, key=lambda unit: unit.order, reverse=True)
+
+
+def _servers(program: Program) -> dict[str, str]:
+    """Role -> the one that answers it: reads a queue that it writes, and writes to each replica its part of another."""
+    ends = [(role.name, port) for role in program.roles for port in role.ports.values() if port.channel.kind == "queue"]
+    sent = {(name, port.channel.name) for name, port in ends if port.direction == "write"}
+    read = {(name, port.channel.name) for name, port in ends if port.direction == "read"}
+    answers = [port.channel.name for _, port in ends if port.channel.divided and port.direction == "write"]
+    return {
+        client: server
+        for client, question in sent
+        for server, found in read
+        if found == question and any((server, c) in sent and (client, c) in read for c in answers)
+    }
 
 
 def _needs(program: Program, role: RoleSpec) -> dict[str, float]:
@@ -101,16 +121,19 @@ def total(wanted: Sequence[Unit]) -> dict[str, float]:
 
 
 def fit(wanted: Sequence[Unit], nodes: Sequence[Node]) -> tuple[dict[str, list[Unit]], list[Unit]]:
-    """(node id -> the units that have room there, those that have none), each in turn on the first node with room."""
+    """(node id -> the units that have room there, those that have none), each in turn on the first node with room; that
+    of its server is looked at first."""
     left = {node.id: dict(node.resources) for node in nodes}
     placed: dict[str, list[Unit]] = {node.id: [] for node in nodes}
-    over = []
+    over, homes = [], dict[str, Node]()  # role -> the node of its first replica
     for unit in wanted:
-        for node in nodes:
+        home = homes.get(unit.server)
+        for node in nodes if home is None else (home, *nodes):
             if all(left[node.id].get(name, 0.0) >= amount - 1e-9 for name, amount in unit.needs.items()):
                 for name, amount in unit.needs.items():
                     left[node.id][name] -= amount
                 placed[node.id].append(unit)
+                homes.setdefault(unit.replicas[0][0], node)
                 break
         else:
             over.append(unit)

@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from shoal.errors import ShoalError
+from shoal.paths import shown
+
 
 def write_whole(path: Path, content: str | bytes, sync: bool = False) -> None:
     """``path`` holds the content or, where that raises OSError (a full disk), what it held before. ``sync``: so does it
@@ -20,3 +23,16 @@ def write_whole(path: Path, content: str | bytes, sync: bool = False) -> None:
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def write_output(path: Path, content: str | bytes) -> None:
+    """Write a file that the user has named: whole, or ShoalError that names it, and it holds what it held before. What
+    is no file, such as ``/dev/stdout``, is written as it is."""
+    data = content.encode() if isinstance(content, str) else content
+    try:
+        if path.exists() and not path.is_file():
+            path.write_bytes(data)
+        else:
+            write_whole(path, data)
+    except OSError as error:
+        raise ShoalError(f"cannot write '{shown(path)}': {error.strerror or error}") from None

@@ -231,4 +231,7 @@ def stored(spec: Spec, env: EnvSpec) -> list[str]:
     return [k for k in spec if k not in _FILLED and k not in env.observations and "/" not in k]
 
 
-_FILLED = {"first", "action", "reward", "terminated", "truncated", "valid", "final_value"}
+VERSION = "version"
+"""Field of a trajectory that an inference server has acted for, ``[T, groups]``: the version of the parameters that
+chose the actions of each step of each group of its environments."""
+_FILLED = {"first", "action", "reward", "terminated", "truncated", "valid", "final_value", VERSION}

@@ -28,7 +28,7 @@ from shoal.api import (
     Tensors,
     Writer,
 )
-from shoal.roles.actor import Unrolls, stored
+from shoal.roles.actor import VERSION, Unrolls, stored
 from shoal.roles.recorded_envs import RecordedEnvs
 from shoal.types import State
 
@@ -136,9 +136,10 @@ class ServedActorRole:
         """Send the unroll, and ask for the first actions of the next."""
         assert self._slot is not None
         metrics, steps = self.ctx.metrics, self.groups[0].steps
-        self.version, latest = (pick(g.versions[k] for g in self.groups) for k, pick in enumerate((min, max)))
+        versions = [version for group in self.groups for version in group.versions]
+        self.version, latest = min(versions), max(versions)
         if self.groups[0].stream:  # the learner reports the lag of a trajectory when it learns from it
-            metrics.tally("policy_lag", (latest - self.version,))
+            metrics.tally("policy_lag", (latest - version for version in versions))
         self._slot.version = self.version
         self._slot.__exit__(None, None, None)
         self._slot = None
@@ -204,7 +205,7 @@ class Group(Unrolls):
         self.number = NOTHING  # of the question
         self.t = self.valid = 0
         self.done = False
-        self.versions = (NOTHING, NOTHING)  # of the first and the latest actions of the unroll
+        self.versions: list[int] = []  # of the parameters that chose the actions of each step of the unroll
         self.truncated = np.zeros(env.num_envs, bool)  # of the row whose last observations are asked about
         self.unroll: Arrays = {}
 
@@ -212,7 +213,10 @@ class Group(Unrolls):
         """Return the group's rows of an actor's unroll."""
         rows = self.rows
         before = () if self.stream else {name for name in unroll if name.startswith("state/")}  # [E, ...]
-        return {name: array[rows] if name in before else array[:, rows] for name, array in unroll.items()}
+        part = {name: array[rows] if name in before else array[:, rows] for name, array in unroll.items()}
+        if VERSION in unroll:
+            part[VERSION] = unroll[VERSION][:, self.index]
+        return part
 
     def begin(self) -> None:
         """Ask for the first actions of an unroll."""
@@ -229,7 +233,10 @@ class Group(Unrolls):
             self._finish()
             return
         if self.asked == "act":
-            self.versions = (self.versions[0] if t else version, version)
+            del self.versions[t:]
+            self.versions.append(version)
+            if VERSION in unroll:
+                unroll[VERSION][t] = version
             self.state = state
             if not t and not self.stream:
                 self._begin(unroll)
@@ -268,7 +275,7 @@ class Group(Unrolls):
             return {}
         return {
             "env": self.env.state_dict(), "first": self.first, "life": self.life, "asked": self.asked,
-            "number": self.number, "t": self.t, "valid": self.valid, "done": self.done, "versions": self.versions,
+            "number": self.number, "t": self.t, "valid": self.valid, "done": self.done, "versions": list(self.versions),
             "truncated": self.truncated,
         }  # fmt: skip
 
@@ -278,4 +285,4 @@ class Group(Unrolls):
         self.obs, self.first = self.env.obs, state["first"]
         self.life, self.number, self.asked = state["life"], state["number"], state["asked"]
         self.t, self.valid, self.done = state["t"], state["valid"], state["done"]
-        self.versions, self.truncated = tuple(state["versions"]), state["truncated"]
+        self.versions, self.truncated = list(state["versions"]), state["truncated"]

@@ -8,6 +8,7 @@ import torch
 
 from shoal import transfer
 from shoal.api import Batch, Context, Diverged, Learner, ParamsWriter, Reader, Update
+from shoal.roles.actor import VERSION
 from shoal.roles.divergence import explain
 from shoal.roles.publication import Publication
 from shoal.types import State
@@ -83,8 +84,13 @@ class LearnerRole:
             self.ctx.metrics.enter("learn")
 
     def _get(self) -> Batch:
+        """The next batch; the versions of its steps, where it has them, are told and not learned from."""
         self.ctx.metrics.enter("batch")
-        return self.batches.get()
+        batch = self.batches.get()
+        if VERSION not in batch.items:
+            return batch
+        items = dict(batch.items)
+        return batch._replace(versions=tuple(items.pop(VERSION).flatten().tolist()), items=items)
 
     def _tell(self, batch: Batch) -> None:
         """Tell of a batch that is about to be learned from."""

@@ -7,7 +7,9 @@ import contextlib
 import logging
 import math
 import os
+import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterator
@@ -21,7 +23,8 @@ from shoal.words import counted
 AFTER = 300.0  # seconds without progress that are a stall
 FALL = 0.5  # of what the return has gained, lost again
 LISTEN_SECONDS = 5.0  # at most, between two looks whether the runtime goes on
-END_SECONDS = 10.0  # seconds that the last command has before the run's own ends without it
+COMMAND_SECONDS = 30.0  # that a command has before it is killed
+PATIENCE_SECONDS = 3.0  # at the end of a run, before it says that it waits for a command
 
 log = logging.getLogger("shoal.run")
 
@@ -33,13 +36,14 @@ class Alarm:
     killed, and can say nothing itself.
 
     after: seconds of training without a step, or with a return that has lost half of what it had gained, that are told.
-    part: what a restart is of. A command that fails, or cannot be started, costs a warning.
+    part: what a restart is of. A command that fails, or cannot be started, costs a warning, and so does one that has
+    not ended after ``COMMAND_SECONDS``: it is killed with its process group.
     """
 
     def __init__(self, command: str, path: Path, after: float = AFTER, part: str = "a replica") -> None:
         self._command, self._path, self._after, self._part = command, path, after, part
         self._told: set[Hashable] = set()
-        self._running: list[subprocess.Popen[bytes]] = []
+        self._running: list[tuple[subprocess.Popen[bytes], float]] = []  # and the monotonic seconds of its deadline
         self._telling = threading.Lock()
         self._survivor: subprocess.Popen[bytes] | None = None
         self._steps, self._moved = -1.0, 0.0  # and the seconds at which they moved last
@@ -78,6 +82,7 @@ class Alarm:
 
         def listen() -> None:
             while not over.wait(min(self._after / 4, LISTEN_SECONDS)):
+                self._collect()
                 if (silent := time.monotonic() - looked()) >= self._after:
                     steps = max(0.0, self._steps)
                     self._tell("stalled", self._steps, f"no step for {silent:.0f} s, after {counted(steps, 'step')}")
@@ -107,12 +112,18 @@ class Alarm:
             self._tell("ended", None, f"ended: {error or 'interrupted'}")
         if self._survivor is not None:
             self._survivor.communicate(b"\n")
-        for process in self._running:
-            try:
-                process.wait(END_SECONDS)
-            except subprocess.TimeoutExpired:
-                log.warning("the command of --alert still runs after %.0f s and is left to itself", END_SECONDS)
+        self._wait(PATIENCE_SECONDS)
+        if self._running:
+            _warn(f"waiting at most {COMMAND_SECONDS:.0f} s for the command of --alert to end")
+            self._wait(COMMAND_SECONDS)
         self._collect()
+
+    def _wait(self, seconds: float) -> None:
+        """Wait until every command has ended or has met its deadline, for ``seconds`` at most."""
+        limit = time.monotonic() + seconds
+        for process, deadline in self._running:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.0, min(deadline, limit) - time.monotonic()))
 
     def _tell(self, what: str, cause: Any, sentence: str) -> None:
         with self._telling:
@@ -120,7 +131,8 @@ class Alarm:
                 return
             self._told.add((what, cause))
         if (process := self._start(what, sentence)) is not None:
-            self._running.append(process)
+            with self._telling:
+                self._running.append((process, time.monotonic() + COMMAND_SECONDS))
 
     def _start(
         self, what: str, sentence: str, before: str = "", stdin: int = subprocess.DEVNULL
@@ -134,11 +146,30 @@ class Alarm:
                 start_new_session=True,
             )  # fmt: skip
         except (OSError, ValueError) as error:
-            log.warning("the command of --alert cannot be started: %s", error)
+            _warn(f"the command of --alert cannot be started: {error}")
             return None
 
     def _collect(self) -> None:
-        for process in [p for p in self._running if p.poll() is not None]:
-            self._running.remove(process)
-            if process.returncode:
-                log.warning("the command of --alert ended with exit code %d", process.returncode)
+        """Tell of commands that have failed, and kill those that have met their deadline."""
+        with self._telling:
+            for process, deadline in [*self._running]:
+                late = process.poll() is None and time.monotonic() >= deadline
+                if late:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.killpg(process.pid, signal.SIGKILL)
+                    process.wait()
+                elif process.returncode is None:
+                    continue
+                self._running.remove((process, deadline))
+                if late:
+                    _warn(f"the command of --alert had not ended after {COMMAND_SECONDS:.0f} s and was killed")
+                elif process.returncode:
+                    _warn(f"the command of --alert ended with exit code {process.returncode}")
+
+
+def _warn(sentence: str) -> None:
+    """Warn in the log of the run, or on standard error once that is closed."""
+    if log.hasHandlers():
+        log.warning("%s", sentence)
+    else:
+        print(f"shoal: {sentence}", file=sys.stderr)

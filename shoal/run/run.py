@@ -31,6 +31,7 @@ from shoal.roles.evaluator import Returns
 from shoal.run.population.training import best_member, is_population
 from shoal.run.trust import check as check_trust
 from shoal.runtime.interrupts import EXIT_CODES
+from shoal.settings.arguments import explains_arguments
 from shoal.settings.config import build, coerce_all
 from shoal.settings.flags import choice, short_name, unknown
 from shoal.settings.other_names import OF_RUN, instead
@@ -144,6 +145,7 @@ class Run:
 
         return card(self.path)
 
+    @explains_arguments
     def evaluate(
         self, episodes: int = 20, seed: int = 0, greedy: bool = True, envs: int = 8, which: str = "last"
     ) -> Returns:
@@ -204,6 +206,7 @@ def with_environment(path: Path, config: Mapping[str, Any], env: Any) -> Values:
     return {**config, "env": given(env)}
 
 
+@explains_arguments
 def evaluate(
     run: str | Path | Run | Policy,
     env: Any = None,

@@ -16,6 +16,7 @@ from shoal.program import Program
 from shoal.registry import Registry, is_own
 from shoal.runtime.launch import Launch, Report, Runtime
 from shoal.torchrun.place import place
+from shoal.untrusted import excerpt
 
 
 def _local(hang_timeout: float, address: str | None) -> Runtime:
@@ -156,4 +157,6 @@ def check_runtime(name: str, address: str | None = None) -> None:
 
 
 def _no_address(name: str, address: str) -> UsageError:
-    return UsageError(f"the runtime '{name}' runs on this machine: an address ('{address}') needs --runtime ray")
+    return UsageError(
+        f"the runtime '{name}' runs on this machine: an address ('{excerpt(address)}') needs --runtime ray"
+    )

@@ -89,6 +89,7 @@ class Study:
         """Run until the study has so many finished trials, ``slots`` at a time; the first has the configured values.
         ``tell`` is given a sentence about each. beside: what goes beside the search."""
         self._require_plain()
+        _optuna()  # or else nothing is made
         self.path.mkdir(parents=True, mode=0o700, exist_ok=True)
         study = self.open()
         self._check()

@@ -120,7 +120,7 @@ def _layered(Config: Any, layers: Sequence[tuple[str, Mapping[str, Any]]], name:
                 raise _with_place(UsageError(f"'{key}' is an option of the run, {hint}"), origin)
             if field not in values:
                 where = "key" if origin.startswith("file") else "setting"
-                if isinstance(value, Mapping):
+                if isinstance(value, Mapping) and origin.startswith("file"):
                     told = f"'{excerpt(key)}' is a section, and settings are keys at the top, without sections"
                     raise _with_place(UsageError(told), origin)
                 names = [*values, *RUN_OPTIONS] if origin == "argument" else list(values)

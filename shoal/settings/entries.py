@@ -8,6 +8,7 @@ from typing import Any
 from shoal.errors import UsageError
 from shoal.settings import yaml_text
 from shoal.types import Values
+from shoal.untrusted import excerpt
 
 
 class Entries(dict[str, Any]):
@@ -40,7 +41,7 @@ def read_entries(flag: str, words: list[str]) -> Values:
     for word in words:
         name, equals, value = word.partition("=")
         if not equals or not name:
-            raise UsageError(f"{flag} expects words such as NAME=VALUE, found '{word}'")
+            raise UsageError(f"{flag} expects words such as NAME=VALUE, found '{excerpt(word)}'")
         out[name] = read(flag, "value", [value])["value"]
     return out
 

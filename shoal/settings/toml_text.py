@@ -9,6 +9,7 @@ from shoal.api import UsageError
 from shoal.settings.config import Resolved
 from shoal.settings.field_docs import field_docs
 from shoal.settings.schedule import Linear
+from shoal.untrusted import one_line
 
 if TYPE_CHECKING:
     from tomlkit.items import Item
@@ -25,7 +26,7 @@ def to_toml(resolved: Resolved, system: str) -> str:
     for key, value in resolved.shown().items():
         if key in docs:
             document.add(tomlkit.comment(docs[key]))
-        document.add(key, _toml(value).comment(resolved.origins[key]))
+        document.add(key, _toml(value).comment(one_line(resolved.origins[key])))
     return tomlkit.dumps(document)
 
 

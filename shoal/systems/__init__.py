@@ -9,15 +9,18 @@ import sys
 import types
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal, Protocol, cast
+from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
 from shoal import own_code
-from shoal.api import Agent, UsageError
-from shoal.program import Program
+from shoal.errors import UsageError
 from shoal.settings.flags import nearest
 from shoal.settings.other_names import ALIASES, ELSEWHERE
-from shoal.topology.config import SystemConfig
 from shoal.types import Values
+
+if TYPE_CHECKING:  # a name is refused before torch is imported
+    from shoal.api import Agent
+    from shoal.program import Program
+    from shoal.topology.config import SystemConfig
 
 SystemName = Literal[
     "dqn", "apex-dqn", "r2d2", "r2d3", "rainbow", "apex-dpg", "d4pg", "qt-opt", "impala", "recurrent-ppo", "es",
@@ -60,26 +63,34 @@ def load(name: str) -> System:
     """The system called ``name``: one of ``SYSTEMS``, a module of the user's own, or a path to its ``.py`` file. Raises
     UsageError with the nearest valid name, or if that module fails or is no system."""
     name = ALIASES.get(name, name)
+    require(name)
     if name in SYSTEMS:
-        return cast(System, importlib.import_module(SYSTEMS[name]))
+        return cast("System", importlib.import_module(SYSTEMS[name]))
     if name.endswith(".py"):
         path = Path(name)
-        if not path.is_file():
-            raise UsageError(f"no such system file: '{name}'")
         module = own_code.by_path(path, path.stem, f"system '{name}'")
-    elif _is_module(name):
-        module = own_code.by_name(name, f"system '{name}'")
     else:
+        module = own_code.by_name(name, f"system '{name}'")
+    for needed in ("Config", "PRESETS", "program", "agent"):
+        if not hasattr(module, needed):
+            raise UsageError(f"'{name}' is not a system: it lacks '{needed}' (see docs/tutorials/own-system.md)")
+    return cast("System", module)
+
+
+def require(name: str) -> None:
+    """Raise UsageError, with the nearest valid name, unless there is a system, a module or a file of this name. Imports
+    neither it nor torch."""
+    name = ALIASES.get(name, name)
+    if name.endswith(".py"):
+        if not Path(name).is_file():
+            raise UsageError(f"no such system file: '{name}'")
+    elif name not in SYSTEMS and not _is_module(name):
         instead = ELSEWHERE.get(name.lower())
         if instead is not None and instead not in SYSTEMS:
             raise UsageError(f"there is no system '{name}': {instead} (`shoal systems` lists all)")
         near = instead or ALIASES.get(name.lower()) or nearest(name.lower(), tuple(SYSTEMS))
         hint = f"; did you mean '{near}'?" if near else ""
         raise UsageError(f"unknown system '{name}'{hint} (`shoal systems` lists all)")
-    for needed in ("Config", "PRESETS", "program", "agent"):
-        if not hasattr(module, needed):
-            raise UsageError(f"'{name}' is not a system: it lacks '{needed}' (see docs/tutorials/own-system.md)")
-    return cast(System, module)
 
 
 def name_of(config: SystemConfig) -> str:

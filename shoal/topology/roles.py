@@ -12,6 +12,7 @@ from torch import nn
 from shoal.api import (
     Agent,
     Context,
+    Field,
     Learner,
     ParamsReader,
     ParamsWriter,
@@ -31,7 +32,7 @@ from shoal.learning.optimiser import OptimiserConfig, make_optimiser
 from shoal.learning.ppo_learner import PPOLearner
 from shoal.learning.synchronised_learner import SynchronisedLearner, gradient_spec
 from shoal.program import Channel, Program
-from shoal.roles.actor import ActorRole
+from shoal.roles.actor import VERSION, ActorRole
 from shoal.roles.collector import Collector
 from shoal.roles.inference import LIVES, ServedActorRole, answer_spec, question_spec
 from shoal.roles.inference_server import InferenceRole, Questions
@@ -178,6 +179,8 @@ def actors_and_learner(
     if shards > cfg.num_actors():
         raise UsageError(f"replay_shards ({shards}) must be no more than actors ({cfg.num_actors()})")
     p, sent = Program(name), part_of(sent, shards) if shards > 1 else sent
+    if cfg.acts_by_server() and sent.kind == "queue":
+        sent = replace(sent, spec={**sent.spec, VERSION: Field((cfg.unroll, cfg.env_groups()), "int64")})
     p.channel(sent)
     params = p.channel(parameters("params", lambda: network(cfg), lag))
     out: Values = {sent.name: sent.writer()}

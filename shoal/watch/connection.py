@@ -14,7 +14,7 @@ WAIT_SECONDS = 10.0  # in which a request must arrive: after the connection, and
 MOST = 256  # connections at once, each of which holds a descriptor
 SPARE_DESCRIPTORS = 64  # that answers need
 SILENT = "Connection closed: no whole request came within %g s."
-FULL = "Connection closed: %d others are open."
+FULL = "Connection closed: %d are open, and it had waited longest without a request."
 LOG_SECONDS = 60.0  # between two lines with the same message
 MOST_MESSAGES = 100  # whose time is kept
 
@@ -24,11 +24,16 @@ class Connection(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn has it
         super().connection_made(transport)
-        if len(self.connections) > (most := most_connections()):
+        self.since = self.loop.time()
+        known = [one for one in self.connections if isinstance(one, Connection) and not one.transport.is_closing()]
+        if len(known) > (most := most_connections()):
             self.logger.warning(FULL, most)
-            transport.abort()
-            return
+            min(filter(Connection.waits, known), key=lambda one: one.since).transport.abort()
         self.loop.call_later(WAIT_SECONDS, self._look, self.cycle)
+
+    def waits(self) -> bool:
+        """Return whether no answer is being made, as for the newest connection."""
+        return self.cycle is None or bool(self.cycle.response_complete)
 
     def _look(self, before: object) -> None:
         """Close the connection if it still waits for the request after that of ``before``."""

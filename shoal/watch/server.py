@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from shoal.api import UsageError
 from shoal.extras import pip_install
+from shoal.untrusted import excerpt
 from shoal.watch.site import Site, Unknown
 
 if TYPE_CHECKING:
@@ -154,28 +155,31 @@ def _range(wanted: str, size: int) -> tuple[int, int]:
 def listen(host: str, port: int | None) -> socket.socket:
     """Return a socket that listens on ``port`` or, without one, on the first of ``PORTS`` that is free. UsageError
     where none is."""
+    if not host:  # which sockets take for every address of this machine
+        raise UsageError("--host expects an address of this machine, found ''")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     tried = [port] if port is not None else [*range(PORT, PORT + PORTS), 0]
-    error: OSError | None = None
+    error: Exception | None = None
     for each in tried:
         sock = socket.socket(family, socket.SOCK_STREAM)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             sock.bind((host, each))
-        except OSError as refused:
+        except (OSError, TypeError, ValueError) as refused:  # also of what cannot be a name
             sock.close()
             error = refused
             continue
         sock.listen(128)
         return sock
     assert error is not None, "something was tried"
-    where = f"{host}:{port}" if port is not None else host
-    raise UsageError(f"cannot listen on {where}: {error.strerror or error}; another --port or --host may do") from None
+    where = excerpt(f"{host}:{port}" if port is not None else host)
+    why = getattr(error, "strerror", None) or error
+    raise UsageError(f"cannot listen on {where}: {why}; another --port or --host may do") from None
 
 
 def address(sock: socket.socket, host: str, secret: str) -> str:
     """Return the address that opens the page, with its token."""
-    shown = {"0.0.0.0": socket.gethostname(), "::": socket.gethostname(), "": "127.0.0.1"}.get(host, host)
+    shown = {"0.0.0.0": socket.gethostname(), "::": socket.gethostname()}.get(host, host)
     shown = f"[{shown}]" if ":" in shown else shown
     return f"http://{shown}:{sock.getsockname()[1]}/?token={secret}"
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
 import re
 import shlex
 import subprocess
@@ -13,11 +15,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 import shoal
 from shoal.cli.main import main
 from shoal.records.metric_files import newest_steps
+from shoal.run import alerts
 from shoal.run.alerts import Alarm
 from shoal.run.population.slots import Slots
 
@@ -67,7 +71,7 @@ def kinds(tmp_path: Path, rows: list[dict[str, Any]], after: float = 10.0) -> li
     with alarm:
         for each in rows:
             alarm(each)
-            for process in [*alarm._running]:
+            for process, _ in [*alarm._running]:
                 process.wait()
     return [line.partition("|")[0] for line in noted(tmp_path / "noted")]
 
@@ -102,6 +106,38 @@ def test_a_command_that_fails_costs_a_warning(
     with caplog.at_level(logging.WARNING, "shoal"), Alarm(bad, tmp_path) as alarm:
         alarm(row(0, 1, restarts=1))
     assert said in caplog.text
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_a_command_that_hangs_is_killed_with_what_it_started_and_told_of(
+    ended: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It hangs while the run goes on, or at its end, when the run waits for it."""
+    monkeypatch.setattr(alerts, "COMMAND_SECONDS", 0.5)
+    monkeypatch.setattr(alerts, "PATIENCE_SECONDS", 0.1)
+    noting = tmp_path / "noted"
+    hanging = f"echo $$ > {shlex.quote(str(noting))}; sleep 1000 | sleep 1001; true"
+    with caplog.at_level(logging.WARNING, "shoal"), Alarm(hanging, tmp_path) as alarm:
+        if ended:
+            alarm.ended = "steps"
+        else:
+            with alarm.listening(time.monotonic):
+                alarm(row(0, 1, restarts=1))
+                eventually(lambda: noted(noting))
+                eventually(lambda: alarm(row(1, 2, restarts=1)) or not alarm._running)
+    assert "had not ended after 0 s and was killed" in caplog.text
+    assert ("waiting at most 0 s" in caplog.text) == ended
+    eventually(lambda: not _members(int(noted(noting)[0])))
+
+
+def _members(group: int) -> list[int]:
+    """Processes of a group that have not ended."""
+    out = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, ProcessLookupError):
+            if os.getpgid(process.pid) == group and process.status() != psutil.STATUS_ZOMBIE:
+                out.append(process.pid)
+    return out
 
 
 def test_a_command_that_cannot_be_started_costs_a_warning(
@@ -173,6 +209,13 @@ def test_the_page_beside_a_training_answers_while_it_goes_on_and_ends_with_it(
     assert main([*TRAIN, "--quiet", "--watch", "--run-dir", str(tmp_path / "one")]) == 0
     assert '"single":"one"' in seen[0] and '"state":"running"' in seen[0]
     assert "watch this run at http://127.0.0.1:" in capsys.readouterr().err
+    assert main([*TRAIN, "--quiet", "--run-dir", str(tmp_path / "alone")]) == 0
+    names = [
+        sorted(p.relative_to(run).as_posix() for p in run.rglob("*")) for run in (tmp_path / "one", tmp_path / "alone")
+    ]
+    assert names[0] == names[1], "a run with a page writes what one without writes"
+    for name in ("metrics.csv", "performance.csv"):
+        assert len({(tmp_path / run / name).read_text().partition("\n")[0] for run in ("one", "alone")}) == 1
     code = f"import os; os.kill({seen[1]}, 0)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode != 0
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from shoal.api import UsageError
-from shoal.cli import help
+from shoal.cli import help, listing
 from shoal.cli.completion import SHELLS
 from shoal.cli.main import COMMANDS
 from shoal.local.runtime import LocalRuntime
@@ -292,6 +292,30 @@ def test_runs_are_listed_with_their_state(shoal: Shoal, fake: str) -> None:
     assert code == 0 and states == {"ended": ("steps", 0), "killed": ("killed", 0), "running": ("running", 0)}
     assert err.count("\n") == 1 and "damaged" in err and "it is left out" in err
     assert [line.split()[0] for line in shoal("runs", "runs/ended")[1].splitlines()] == ["run", "ended"]
+
+
+def test_a_running_run_whose_newest_row_has_no_time_yet_is_listed_with_its_last_one(shoal: Shoal, fake: str) -> None:
+    shoal("train", fake, "--runtime", "serial", "--quiet", "--run-dir", "runs/r", "--env", "CartPole-v1")
+    Path("runs/r/report.json").unlink()
+    for name, row in {"metrics": "0,100,20.5", "performance": "0,100,12.25"}.items():
+        column = "seconds" if name == "performance" else "episode_return"
+        Path(f"runs/r/{name}.csv").write_text(f"row,steps,{column}\n{row}\n")
+    with open("runs/r/metrics.csv", "a") as file:  # a row's performance is written after it
+        file.write("1,200,30.5\n")
+    (listed,) = json.loads(shoal("runs", "--json")[1])
+    assert (listed["steps"], listed["seconds"], listed["return"]) == (200, 12, 30.5)
+
+
+@pytest.mark.parametrize("columns", [40, 200])
+def test_a_list_fits_the_terminal(columns: int, capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
+    rows = [["a-run-with-a-name", "impala", "CartPole-v1", "3"], ["b", "dqn", "ALE/Pong-v5", "4"]]
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    listing._print_rows(("run", "system", "environment", "seed"), rows)
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= columns
+    assert (lines[0].split()[0] == "run") == (columns == 200)
+    assert all(word in "\n".join(lines) for row in rows for word in row)
 
 
 @pytest.mark.parametrize(

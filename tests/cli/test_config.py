@@ -85,6 +85,14 @@ def test_automatic_preset_can_be_turned_off(system: Any) -> None:
     assert resolve(system, overrides={"env": "Hopper-v5"}).preset == "none"
 
 
+@pytest.mark.parametrize("name", ["a\nb.toml", "a\x01\r.toml", "\u2028.toml"])
+def test_a_file_of_any_name_is_where_a_value_of_toml_comes_from(system: Any, tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text('env = "CartPole-v1"\n')
+    text = to_toml(found := resolve(system, file=tmp_path / name), "fake")
+    (tmp_path / "again.toml").write_text(text, encoding="utf-8")
+    assert resolve(system, file=tmp_path / "again.toml", name="fake").cfg == found.cfg
+
+
 def test_toml_and_yaml_give_the_same_configuration_again(system: Any, tmp_path: Path) -> None:
     first = resolve(
         system,

@@ -13,13 +13,16 @@ from shoal.records.run_lock import RunLock
 
 RUN, FOLDER = "no such run directory: 'nope'", "no such directory: 'nope'"
 POLICY, CONFIG = "unknown policy 'nope' of the zoo (`shoal zoo` lists all)", "no such config file: 'nope'"
+SYSTEM, FILE = "unknown system 'dqm'; did you mean 'dqn'? (`shoal systems` lists all)", "no such system file: 'nope.py'"
+COSTS, INITIAL = "there is no file of costs 'nope'", "no such run or policy to begin with: 'nope'"
 CODE = "import sys; from shoal.cli.main import main; print(main(sys.argv[1:]), 'torch' in sys.modules)"
 
 
 @pytest.mark.parametrize(
     "words, told",
     [("eval nope --episodes 1", RUN), ("runs --json nope", FOLDER), ("zoo nope", POLICY),
-     ("train dqn --config nope", CONFIG)],
+     ("train dqn --config nope", CONFIG), ("train dqm --env CartPole-v1", SYSTEM), ("train nope.py", FILE),
+     ("plan dqn --costs nope", COSTS), ("train dqn --init-from nope", INITIAL)],
 )  # fmt: skip
 def test_a_path_that_is_not_there_is_refused_before_torch_is_imported(tmp_path: Path, words: str, told: str) -> None:
     found = subprocess.run(
@@ -35,6 +38,9 @@ def test_a_path_that_is_not_there_is_refused_before_torch_is_imported(tmp_path: 
         ("record nope --out set", RUN), ("runs nope", FOLDER), ("report nope", FOLDER),
         ("report --out x.html nope", FOLDER), ("watch --port 1 . nope", FOLDER), ("watch --port=1 nope", FOLDER),
         ("watch --open nope", FOLDER), ("eval zoo:nope", POLICY), ("record zoo:nope --out set", POLICY),
+        ("train dqn --init-from=nope", INITIAL), ("train dqn --init-from zoo:nope", POLICY),
+        ("train pbt --of dqm", SYSTEM), ("plan dqn --machine nope", "there is no machine file 'nope'"),
+        *((f"{command} dqm", SYSTEM) for command in ("config", "draw", "tune", "plan")),
         ("zoo zoo:nope", POLICY), ("config dqn --config=nope", CONFIG), ("train dqn --steps 1 --config nope", CONFIG),
         *((f"{command} dqn --config nope", CONFIG) for command in ("config", "draw", "tune", "plan", "profile")),
     ],

@@ -13,6 +13,7 @@ from shoal.ray_runtime import placement
 from shoal.ray_runtime.placement import Node, check, draw, fit, units
 from shoal.ray_runtime.versions import compare, versions
 from shoal.replay import TableSpec
+from shoal.systems import load
 
 STREAM = {"reward": Field((4, 2)), "action": Field((4, 2), "int64"), "obs": Field((4, 2, 3))} | {
     name: Field((4, 2), "bool") for name in ("first", "terminated", "truncated", "valid")
@@ -46,6 +47,48 @@ def test_the_learner_comes_first_and_the_rest_beside_it() -> None:
     assert [unit.label for unit in placed["a"]] == ["learner[0]", "actor[0]", "actor[1]"]
     assert [unit.label for unit in placed["b"]] == ["actor[2]"]
     assert [unit.label for unit in over] == ["evaluator[0]"]
+
+
+def served(device: str) -> Program:
+    p = Program("test")
+    sent = p.channel(Channel("trajectories", "queue", STREAM))
+    asked = p.channel(Channel("observations", "queue", STREAM))
+    answers = p.channel(Channel("answers", "queue", {"action": Field((3, 2), "int64", axis=0)}, divided=1))
+    params = p.channel(Channel("params", "params", {"w": Field((2,))}))
+    p.role(
+        "actor",
+        None,
+        replicas=3,
+        on_failure="restart",
+        out=sent.writer(),
+        asked=asked.writer(),
+        answers=answers.reader(),
+    )
+    p.role(
+        "inference", None, on_failure="restart", device=device, asked=asked.reader(), answers=answers.writer(),
+        params=params.reader(),
+    )  # fmt: skip
+    p.role("learner", None, device=device, items=sent.reader(), params=params.writer())
+    return p
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_server_comes_before_its_actors_and_they_fill_its_node_first(device: str) -> None:
+    """Here the learner fills a node, or has its only GPU."""
+    nodes = [node("a", CPU=1 + 2 * (device == "cuda"), GPU=1), node("b", CPU=3, GPU=1)]
+    placed, over = fit(units(served(device)), nodes)
+    assert [unit.label for unit in placed["b"]] == ["inference[0]", "actor[0]", "actor[1]"]
+    rest = [unit.label for unit in [*placed["a"], *over]]
+    assert rest == ["learner[0]", "actor[2]"] and bool(over) == (device == "cpu")
+
+
+def test_only_who_is_asked_and_answers_is_a_server() -> None:
+    assert {unit.label: unit.server for unit in units(served("cpu"))} == {
+        "learner[0]": "", "inference[0]": "", **{f"actor[{i}]": "inference" for i in range(3)},
+    }  # fmt: skip
+    for system, fields in (("gorila", {}), ("impala", {"inference": "server"}), ("recurrent-ppo", {}), ("qt-opt", {})):
+        found = {unit.server for unit in units(load(system).program(load(system).Config(device="cpu", **fields)))}
+        assert found == ({"", "inference"} if system == "impala" else {""}), system
 
 
 def test_workers_that_share_parameters_are_not_parted() -> None:

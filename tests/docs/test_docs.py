@@ -48,6 +48,22 @@ def commands() -> list[Any]:
     return out
 
 
+def test_each_page_that_speaks_of_gpus_says_that_none_has_run_shoal() -> None:
+    """Until one has: then this test goes, with those sentences."""
+    said = re.compile(
+        r"no GPU has (run|used)|(?<=\()none has run Shoal|: none has run Shoal|none of Shoal's systems has run on yet|"
+        r"no recorded run has used (a GPU|one)|never been run on a GPU", re.IGNORECASE,
+    )  # fmt: skip
+    pages = [page for page in PAGES if page.parent.name != "decisions"]
+    silent, speaking = [], 0
+    for page in [*pages, ROOT / "Dockerfile", ROOT / "CHANGELOG.md"]:
+        text = " ".join(page.read_text(encoding="utf-8").replace("\n#", "\n").split())
+        if re.search(r"\bGPUs?\b|cuda", text, re.IGNORECASE):
+            speaking += 1
+            silent += [] if said.search(text) else [str(page.relative_to(ROOT))]
+    assert speaking > 10 and not silent
+
+
 # ------------------------------------------------------------------------------------- snippets
 @pytest.mark.parametrize("words", commands())
 def test_commands_resolve(words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import builtins
 from typing import Any
 
 import numpy as np
 import torch
+from gymnasium.vector import VectorEnv
 
 from shoal.building import Action, EnvSpec, Observation
 
@@ -32,6 +34,13 @@ class Points:
             self.spec = EnvSpec(
                 "Points", {"obs": Observation((2,), "float64")}, SPEC.action, autoreset="same_step"
             )  # fmt: skip
+        elif wrong == "one_hot":
+            self.spec = EnvSpec(
+                "Points", {"obs": Observation((2,), "int64", "one_hot", (8,))}, SPEC.action, autoreset="same_step"
+            )  # fmt: skip
+        elif wrong == "mixed":
+            mixed = Action("mixed", (2,), (-1.0,), (1.0,))
+            self.spec = EnvSpec("Points", SPEC.observations, mixed, autoreset="same_step")
         self.actions: list[Any] = []
         self.rng = torch.Generator(device)
 
@@ -46,6 +55,10 @@ class Points:
             return {"obs/place": place.tolist(), "obs/age": age}
         if self.wrong == "shape":
             return {"obs/place": place[:, :1], "obs/age": age}
+        if self.wrong == "device":
+            return {"obs/place": place.to("meta"), "obs/age": age}
+        if self.wrong in ("BufferError", "TypeError", "RuntimeError"):
+            return {"obs/place": Refusing(getattr(builtins, self.wrong)), "obs/age": age}
         if self.wrong == "type":
             return {"obs/place": place.double(), "obs/age": age}
         return {"obs/place": place, "obs/age": age}
@@ -65,6 +78,41 @@ class Points:
             return self.shown(self.place, self.age), reward, ended, ended
         final = self.shown(moved, age.clamp(max=7))
         return self.shown(self.place, self.age), reward, torch.zeros_like(ended), ended, final
+
+
+class Refusing:
+    """An array of a library that cannot give it."""
+
+    def __init__(self, error: type[Exception]) -> None:
+        self.error = error
+
+    def __dlpack__(self, **_: Any) -> Any:
+        raise self.error("it is elsewhere")
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 1, 0
+
+
+class Counted(Points):
+    """The same, whose episodes were all ended by the task."""
+
+    def step(self, action: torch.Tensor) -> Any:
+        obs, reward, terminated, truncated, final = super().step(action)
+        return obs, reward, truncated, terminated, final
+
+
+class Vector(VectorEnv):
+    """Of Gymnasium's kind, though it takes both."""
+
+    def __init__(self, num_envs: int, device: str) -> None: ...
+
+
+class OnlyDevice:
+    def __init__(self, device: str) -> None: ...
+
+
+class OnlyNumber:
+    def __init__(self, num_envs: int) -> None: ...
 
 
 class Saving(Points):

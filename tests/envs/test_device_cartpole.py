@@ -156,6 +156,14 @@ def test_last_observations_are_read_as_part_of_their_episode(monkeypatch: pytest
     assert begun[0].all() and not any(first.any() for first in begun[17:])
 
 
+def test_an_observation_after_an_end_of_the_time_is_an_episodes_first() -> None:
+    role = program("cpu", max_episode_steps=5).roles[0]
+    made: Any = role.make(Context("learner", 0, 1, 0, 0, Recorder()), params=None, own=None)
+    items = made.batches.get().items
+    assert torch.equal(items["first"][1:], items["terminated"] | items["truncated"])
+    assert items["truncated"].any() and items["first"][0].all()
+
+
 def test_values_of_truncated_ends_are_those_of_their_last_observations() -> None:
     role = program("cpu", max_episode_steps=5).roles[0]
     made: Any = role.make(Context("learner", 0, 1, 0, 0, Recorder()), params=None, own=None)

@@ -9,14 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from own_points import SPEC, Elsewhere, Points
+from own_points import SPEC, Counted, Elsewhere, Points
 
 import shoal
-from shoal.api import UsageError
+from shoal.api import Context, UsageError
 from shoal.envs import make, spec
-from shoal.envs.on_device import on_device
+from shoal.envs.on_device import device_envs, on_device
 from shoal.envs.options import EnvOptions
-from shoal.envs.own_device import OwnDeviceEnvs
+from shoal.envs.own_device import OwnDeviceEnvs, on_any_device
+from shoal.metering.recorder import Recorder
 from shoal.runtime.launch import Launch, Stop
 from shoal.serial.runtime import SerialRuntime
 from shoal.settings.config import resolve
@@ -33,9 +34,24 @@ def program(**fields: Any) -> Any:
 
 def test_a_class_that_takes_a_device_is_recognised_and_no_other() -> None:
     assert on_device(NAME) and on_device("device:CartPole-v1")
-    for other in ("CartPole-v1", f"{HERE}:SPEC", "toy:catch"):
+    ours = [f"{HERE}:{name}" for name in ("SPEC", "OnlyDevice", "OnlyNumber", "Vector")]
+    for other in ("CartPole-v1", "toy:catch", *ours):
         assert not on_device(other)
     assert [role.name for role in program().roles] == ["learner"]
+
+
+def test_a_class_that_is_not_of_python_is_no_environment_on_a_device() -> None:
+    """Python knows no signature of it."""
+    assert not on_any_device(type) and not on_any_device(len)
+
+
+def test_an_environment_is_made_with_the_users_arguments() -> None:
+    with pytest.raises(UsageError, match="it has no method 'step'"):
+        device_envs(NAME, EnvOptions(env_kwargs={"wrong": "step"}), 2, "cpu")
+    made = device_envs("device:CartPole-v1", EnvOptions(max_episode_steps=2), 3, "cpu")
+    made.reset(0)
+    ends = [bool(made.step(torch.zeros(3, dtype=torch.int64)).truncated.all()) for _ in range(4)]
+    assert ends == [False, True, False, True]
 
 
 @pytest.mark.parametrize("kind", ["Points", "Elsewhere", "Saving"])
@@ -59,6 +75,15 @@ def test_arrays_of_another_library_are_taken_without_a_copy() -> None:
     assert all((a.abs() <= 1.0).all() for a in torch_made.env.actions), "inside the bounds"
 
 
+@pytest.mark.parametrize("kind, by_task", [(Points, False), (Counted, True)])
+def test_an_end_of_the_task_is_told_from_one_of_the_time(kind: type, by_task: bool) -> None:
+    env = OwnDeviceEnvs("points", kind, 4, "cpu")
+    env.reset(0)
+    steps = [env.step(torch.zeros(4, 2)) for _ in range(7)]
+    assert [bool(step.terminated.all()) for step in steps] == [False] * 6 + [by_task]
+    assert [bool(step.truncated.all()) for step in steps] == [False] * 6 + [not by_task]
+
+
 def test_through_numpy_it_is_an_environment_like_any_other() -> None:
     found = spec(NAME, EnvOptions())
     assert found.observations.keys() == SPEC.observations.keys() and found.action == SPEC.action
@@ -77,6 +102,12 @@ WRONG = {
     "list": "reset: 'obs/place': found a list, expected a tensor, or an array that has __dlpack__",
     "shape": "reset: 'obs/place': found float32 [5, 1] on cpu, expected float32 [5, 2] on cpu",
     "type": "reset: 'obs/place': found float64 [5, 2] on cpu, expected float32 [5, 2] on cpu",
+    "device": "reset: 'obs/place': found float32 [5, 2] on meta, expected float32 [5, 2] on cpu",
+    "one_hot": "'obs' of its spec has the shape [2], expected [1]: an integer for each number in its size",
+    "mixed": "its actions are mixed, expected discrete, multi_discrete or continuous ones",
+    "RuntimeError": "reset: 'obs/place': PyTorch cannot take a Refusing: it is elsewhere",
+    "BufferError": "reset: 'obs/place': PyTorch cannot take a Refusing: it is elsewhere",
+    "TypeError": "reset: 'obs/place': PyTorch cannot take a Refusing: it is elsewhere",
     "four": "its step returned a tuple, expected a tuple of observations, rewards, terminated",
 }
 
@@ -116,6 +147,18 @@ def test_what_a_preset_says_of_options_that_it_lacks_is_left_off_with_a_sentence
         assert found("impala").cfg.novelty == 0.5, "through NumPy"
     with pytest.raises(UsageError, match=r"novelty is 0\.25, but"):
         recurrent_ppo.program(found(novelty=0.25).cfg)
+
+
+def test_rollouts_of_environments_that_save_nothing_begin_new_episodes() -> None:
+    def rollouts() -> Any:
+        return program().roles[0].make(Context("learner", 0, 1, 0, 0, Recorder()), params=None, own=None).batches
+
+    before, after = rollouts(), rollouts()
+    before.get()
+    begun = {name: value.clone() for name, value in after.obs.items()}
+    after.load_state_dict(before.state_dict())
+    assert after.first.all() and not after.length.any()
+    assert all(torch.equal(after.obs[name], value) for name, value in begun.items())
 
 
 @pytest.mark.parametrize("kind, goes_on", [("Saving", True), ("Points", False)])

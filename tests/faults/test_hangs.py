@@ -209,3 +209,16 @@ def test_minibatches_and_compilations_are_signs_of_life() -> None:
     jit.on_compile(recorder.beat)
     assert numba.njit(lambda x: x + 1)(1) == 2
     assert shown[3:] == ["learn", "learn"], "as it begins and ends"
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(28, "No space left on device"), RuntimeError("no compiled object yet for ...")]
+)
+def test_a_function_that_cannot_be_saved_after_it_is_compiled_is_used(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(numba.core.caching.FunctionCache, "save_overload", refuse)
+    assert jit.jit(lambda x: x + 1)(1) == 2

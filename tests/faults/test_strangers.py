@@ -274,11 +274,27 @@ def hooked(tmp_path: Path) -> Path:
     return repository
 
 
-def test_git_is_not_asked_of_the_working_directory(made: Path, hooked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = shutil.copytree(made, hooked, dirs_exist_ok=True)
+@pytest.mark.parametrize("named", ["monitor", "included file", "environment"])
+def test_git_is_not_asked_of_the_working_directory(
+    made: Path, hooked: Path, monkeypatch: pytest.MonkeyPatch, named: str
+) -> None:
+    """Wherever the repository or the environment names a program: monitors, filters, work trees, included files."""
+    run, script = shutil.copytree(made, hooked, dirs_exist_ok=True), hooked.parent / "monitor.sh"
+    (run / ".gitattributes").write_text("* filter=x diff=x\n")
+    keys = "".join(f"\n{key} = {script}" for key in ("clean", "smudge", "process"))
+    more = f'[core]\nfsmonitor = {script}\nworktree = {run}\n[filter "x"]{keys}\n[diff]\nexternal = {script}\n'
+    if named == "monitor":
+        (run / ".git/config").write_text(more)
+    else:
+        (included := run.parent / "included").write_text(more)
+        (run / ".git/config").write_text(f'[includeIf "gitdir:**"]\npath = {included}\n[include]\npath = {included}\n')
+    if named == "environment":
+        for name, value in {"DIR": run / ".git", "WORK_TREE": run, "CONFIG_GLOBAL": included}.items():
+            monkeypatch.setenv(f"GIT_{name}", str(value))
     monkeypatch.chdir(run)
     assert main(["resume", ".", "--steps", "120", "--quiet"]) == 0
     assert main(["profile", ".", "--seconds", "0.01", "--quiet", "--run-dir", str(run.parent / "profiled")]) == 0
+    assert main(["report", ".", "--out", str(run.parent / "report.html")]) == 0
     assert not (run.parent / "ran").exists()
 
 

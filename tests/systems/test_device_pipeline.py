@@ -173,6 +173,51 @@ def test_a_learner_that_is_not_pipelined_fetches_nothing_ahead_and_publishes_at_
     assert did == ["publish 1", "get 1", "publish 2", "get 2", "publish 3"]
 
 
+def test_several_minibatches_fetch_one_batch_ahead() -> None:
+    did: list[str] = []
+    with stand_in():
+        role, batches, _ = role_of(True, did)
+        role.start()
+        for _ in range(3):
+            role._meanwhile()
+        assert batches.gets == 1
+        role.step()
+        role.step()
+    assert batches.told == [([n] * 3, [2.0 * n] * 3) for n in (1, 2)], "no batch is lost"
+
+
+def test_a_learner_whose_update_failed_asks_nothing_more_of_its_device() -> None:
+    did: list[str] = []
+    with stand_in():
+        role, _, params = role_of(True, did)
+        role.start()
+        role.step()
+        update = role.learner.update
+        role.learner.update = lambda batch: (update(batch), 1 / 0)[0]  # type: ignore[method-assign]
+        with pytest.raises(ZeroDivisionError):
+            role.step()
+        role.learner.params()["weight"].data.add_(1.0)
+        assert role.publication is not None
+        role.publication.begin(role.learner.params())  # as an update that broke half-way
+        published = len(params.published)
+        role.close()
+        assert len(params.published) == published
+
+
+def test_the_lag_of_a_batch_counts_the_updates_since_its_version() -> None:
+    did: list[str] = []
+    with stand_in():
+        role, batches, _ = role_of(False, did)
+        get = batches.get
+        batches.get = lambda: get()._replace(versions=(1,))  # type: ignore[method-assign]
+        role.start()
+        for _ in range(3):
+            role.step()
+        role.close()
+    tallies = role.ctx.metrics.drain().tallies  # type: ignore[attr-defined]
+    assert tallies["policy_lag"] == {0: 1, 1: 1, 2: 1}
+
+
 def test_a_gradient_that_is_not_finite_moves_nothing_on_a_device() -> None:
     with stand_in():
         role, batches, params = role_of(False, [])

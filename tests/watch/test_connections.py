@@ -17,6 +17,7 @@ import pytest
 pytest.importorskip("uvicorn", reason="needs the extra watch")
 pytest.importorskip("plotly", reason="needs the extra watch")
 
+from shoal.api import UsageError
 from shoal.watch import connection, server
 from tests.watch.runs import write_run
 
@@ -83,18 +84,29 @@ def test_a_connection_without_a_whole_request_is_closed(name: str, where: tuple[
     assert psutil.Process().memory_info().rss - before < 50 * 2**20
 
 
-def test_connections_beyond_the_most_are_closed_at_once(
+def test_the_connection_that_is_silent_for_longest_makes_room_for_others(
     where: tuple[str, int], lines: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """However many say nothing, whoever asks is answered."""
     monkeypatch.setattr(connection, "WAIT_SECONDS", 3600.0)
     monkeypatch.setattr(connection, "MOST", 2)
     with contextlib.ExitStack() as held:
-        strangers = [held.enter_context(socket.create_connection(where)) for _ in range(2)]
-        for _ in range(3):
-            assert answer(where, b"") == b""
-        strangers[0].sendall(ASKED + b"\r\n")
-        assert b"403" in strangers[0].recv(65_536), "who was there before is answered"
+        strangers = [held.enter_context(socket.create_connection(where)) for _ in range(5)]
+        for stranger in strangers[:3]:
+            stranger.settimeout(30.0)
+            with contextlib.suppress(ConnectionError):
+                assert stranger.recv(1) == b"", "it is closed"
+        assert b"403" in answer(where, ASKED + b"Connection: close\r\n\r\n")
+        strangers[4].sendall(ASKED + b"\r\n")
+        assert b"403" in strangers[4].recv(65_536), "who was there last is answered"
     assert lines == [connection.FULL % 2]
+
+
+@pytest.mark.parametrize("host", ["", "a\0b", "\ud800", "\u00fc" * 70, "a" * 300, "..", "::g"])
+def test_a_host_that_cannot_be_one_is_refused_in_one_sentence(host: str) -> None:
+    with pytest.raises(UsageError, match=r"listen on|expects an address") as refused:
+        server.listen(host, 0)
+    assert len(str(refused.value)) < 400 and "\n" not in str(refused.value)
 
 
 def test_a_log_has_one_line_a_minute_of_a_kind_and_counts_the_others(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ import json
 import logging
 import math
 import os
+import shutil
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -110,8 +111,13 @@ class PopulationRun:
         setup = replace(setup, values=anchored(setup.values))
         run = cls(path, setup, tell)
         note(setup.system, setup.values)
-        (path / "members").mkdir(parents=True, mode=0o700)
-        run._write(FILE, dataclasses.asdict(setup))
+        made = not path.exists()
+        try:
+            (path / "members").mkdir(parents=True, mode=0o700)
+            run._write(FILE, dataclasses.asdict(setup))
+        except OSError as error:  # a full disk: no directory is left
+            shutil.rmtree(path if made else path / "members", ignore_errors=True)
+            raise UsageError(f"cannot create the directory '{shown(path)}': {error.strerror}") from None
         return run
 
     @classmethod

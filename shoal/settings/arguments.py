@@ -1,0 +1,34 @@
+"""What a function says of an argument that it does not have, for those who know another library's."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import wraps
+from typing import ParamSpec, TypeVar
+
+from shoal.errors import UsageError
+
+from .other_names import OF_ARGUMENTS, instead
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def explains_arguments(function: Callable[P, R]) -> Callable[P, R]:
+    """Return ``function`` with a UsageError, in place of a TypeError, for a keyword that it does not have: the error
+    names what serves instead, or the arguments that there are. Calls that succeed cost nothing more."""
+    names = [name for name in inspect.signature(function).parameters if name != "self"]
+
+    @wraps(function)
+    def called(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return function(*args, **kwargs)
+        except TypeError:
+            unknown = next((name for name in kwargs if name not in names), None)
+            if unknown is None:
+                raise
+        told = instead(OF_ARGUMENTS, unknown) or f": it takes {', '.join(names)}"
+        raise UsageError(f"{function.__name__} has no argument '{unknown}'{told}")
+
+    return called
