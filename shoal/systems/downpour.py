@@ -39,5 +39,7 @@ BOX2D: Preset = dqn.BOX2D | ADAGRAD
 STATES: Preset = gorila.STATES | FIRM
 VECTOR: Preset = gorila.VECTOR | FIRM
 MINATAR: Preset = dqn.MINATAR | ADAGRAD
-PRESETS: Presets = {"paper": PAPER, "classic": CLASSIC, "box2d": BOX2D, "minatar": MINATAR, "states": STATES, "vector": VECTOR}
+PRESETS: Presets = {
+    "paper": PAPER, "classic": CLASSIC, "box2d": BOX2D, "minatar": MINATAR, "states": STATES, "vector": VECTOR,
+}  # fmt: skip
 network, agent, program = gorila.network, gorila.agent, gorila.program
