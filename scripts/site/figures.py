@@ -76,11 +76,11 @@ def validation(system: str, runs: list[Recorded]) -> str:
         lines += [
             f"![Learning curves of {system}](pictures/{system}-curves.svg)",
             "",
-            "*Mean return of the last 100 training episodes against environment steps. Each line is one seed. The dashed "
-            "line is the mark.*",
+            "*Mean return of the last 100 training episodes against environment steps. Each line is one seed. The "
+            "dashed line is the mark.*",
             "",
-            "A score is the mean return of a fresh evaluation of the final policy. The mark is the score that counts as "
-            "solving the task. A score below its mark is **bold**."
+            "A score is the mean return of a fresh evaluation of the final policy. The mark is the score that counts "
+            "as solving the task. A score below its mark is **bold**."
             + (ASIDE if any(run.others for run in runs) else "")
             + (EARLY if any(run.early for run in runs) else ""),
             "",

@@ -21,7 +21,7 @@ log = logging.getLogger("shoal.runtime")
 
 @dataclass(frozen=True)
 class Stop:
-    """Limits of a run: the first that is reached ends it; None is no limit.
+    """Limits of a run. The first that is reached ends the run; None means no limit.
 
     steps: agent steps of all actors; seconds: of training, over all launches of the run; updates: of all learners;
     episode_return: mean raw return of the last 100 episodes; asked: whether an observer wants the end, looked at after
@@ -35,7 +35,7 @@ class Stop:
     asked: Callable[[], bool] | None = None
 
     def reached(self, run: Aggregator) -> str:
-        """Why a run ends now: the name of the limit that it has reached, or "" if it goes on."""
+        """Return the name of the limit that the run has reached, or "" if it continues."""
         if self.steps is not None and run.steps >= self.steps:
             return "steps"
         if self.updates is not None and run.updates >= self.updates:
