@@ -18,7 +18,8 @@ Random = TypeVar("Random", np.random.Generator, torch.Generator)
 
 
 class NetworkAgent(Generic[Network, Random]):
-    """An agent but for ``act``: ``nets``, which only infers from now on, and ``rng``, of which alone it draws."""
+    """Base class of agents with a network; a subclass adds ``act``. ``nets`` is used for inference only; all random
+    numbers come from ``rng``."""
 
     def __init__(self, nets: Network, rng: Random) -> None:
         self.rng: Random = rng
@@ -30,15 +31,15 @@ class NetworkAgent(Generic[Network, Random]):
         self._live = LiveTensors(nets)
 
     def initial_state(self, envs: int) -> Tensors:
-        """The recurrent state before the first step of so many environments; here none."""
+        """Return the recurrent state before the first step of ``envs`` environments; here there is none."""
         return {}
 
     def load(self, params: Tensors, version: int) -> None:
-        """Act by a copy of these parameters from now on."""
+        """Act with a copy of these parameters from now on."""
         self._live.load(params)
 
     def adopt(self, params: Tensors) -> None:
-        """Act by these tensors from now on, whatever they hold."""
+        """Act with these tensors from now on, without a copy: later changes of them count."""
         self._live.adopt(params)
 
     def state_dict(self) -> State:

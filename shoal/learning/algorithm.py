@@ -34,7 +34,7 @@ class Minibatches(Protocol):
 
 
 class Algorithm:
-    """The learning rule of a system. A subclass writes ``loss``; the rest has defaults.
+    """Learning rule of a system. A subclass defines ``loss``; all other methods have defaults.
 
     nets: the network that learns, with ``outputs(items) -> Outputs`` (``ActorCritic``, ``QNetwork``); of one without,
     the outputs are None, and the loss calls it itself. scalars: numbers that change from step to step. cfg: the
@@ -89,13 +89,14 @@ class Algorithm:
         raise NotImplementedError
 
     def numbers(self) -> tuple[float, ...]:
-        """Return the numbers that ``loss`` reads and that change as a run goes on: ``scalars``, and settings that are
-        schedules, without those that the optimiser reads."""
+        """Return the numbers that ``loss`` reads and that change during a run: ``scalars`` and scheduled settings,
+        except those of the optimiser."""
         own = (name for name in self._schedules or () if name not in ("learning_rate", "max_grad_norm"))
         return (*self.scalars, *(getattr(self.cfg, name) for name in own))
 
     def prepare(self, batch: Batch) -> Batch:
-        """Return the batch with what is worked out once for all of it, however many processes share its gradient."""
+        """Return the batch with additional arrays, such as targets, that are computed once, also if several processes
+        share the gradient."""
         return batch
 
     def learn(self, batch: Batch, minibatches: Minibatches) -> Update:
@@ -104,7 +105,8 @@ class Algorithm:
         raise NotImplementedError
 
     def rows(self, items: Tensors) -> int:
-        """Return how many parts a prepared batch's loss has, of which processes take equal numbers."""
+        """Return the number of rows of a prepared batch that the loss sums over; learner processes take equal shares of
+        them."""
         return len(next(iter(items.values())))
 
     def select(self, items: Tensors, rows: Tensor) -> Tensors:
@@ -112,12 +114,12 @@ class Algorithm:
         return {k: v.index_select(0, rows) for k, v in items.items()}
 
     def after_step(self, step: int) -> None:
-        """Called after the ``step``-th gradient step: the place to copy a target network."""
+        """Act after the ``step``-th gradient step, for example to copy a target network."""
 
     def follow(self, steps: int) -> None:
-        """Take note that the parameters are now those after ``steps`` gradient steps, which a parameter server has
-        taken. Called in place of ``after_step``, which knows of every step."""
+        """Act after a parameter server has set the parameters to those after ``steps`` gradient steps. Called in place
+        of ``after_step``, which knows of every step."""
 
     def params(self) -> Tensors:
-        """Return what actors get."""
+        """Return the parameters that are published to actors."""
         return self._live.tensors

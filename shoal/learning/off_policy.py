@@ -37,7 +37,7 @@ class OffPolicyConfig(OptimiserConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class QLearningConfig(OffPolicyConfig):
-    """The learning rule of the DQN family."""
+    """Settings of the learning rule of the DQN family."""
 
     double: bool = True
     """Select the next action by the online network (double Q-learning)."""
@@ -52,7 +52,7 @@ class QLearningConfig(OffPolicyConfig):
 
 
 class OffPolicy(Algorithm):
-    """A target network that is a copy of ``nets`` every ``target_period`` updates.
+    """Algorithm with a target network, which is copied from ``nets`` every ``target_period`` updates.
 
     beta: exponent of the importance weights, constant or a schedule (None: no weights). reduction: of the loss over a
     batch. seed: of ``generator``, from which the loss draws and whose state is saved with the target network (None: the

@@ -15,7 +15,7 @@ from shoal.settings.schedule import Scheduled
 
 @dataclass(frozen=True, kw_only=True)
 class OptimiserConfig:
-    """The optimiser of a learner, and the clip of its gradient."""
+    """Settings of a learner's optimiser and gradient clipping."""
 
     at_start: ClassVar[tuple[str, ...]] = ("optimiser", "rmsprop_centred")
     only_with: ClassVar[OnlyWith] = {

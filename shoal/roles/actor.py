@@ -38,7 +38,7 @@ def unroll_spec(
     state: Mapping[str, tuple[int, ...]] | None = None,
     stream: bool = False,
 ) -> Spec:
-    """The fields of an actor's message.
+    """Return the fields of an actor's message.
 
     extras: name -> (shape, dtype) of what the agent stores beside each action (a ``value`` also for the last
     observation of a trajectory); state: name -> shape of one environment's recurrent state, which a trajectory has
@@ -147,7 +147,7 @@ class Unrolls:
 
 
 class ActorRole(Unrolls):
-    """Collects experience. One step of the role is one unroll and one put.
+    """Role that collects experience. One step of the role is one unroll and one ``put``.
 
     With ``same_step`` autoreset a trajectory cannot hold an episode's true last observation, so the actor
     stores the value its own network gives it (``final_value``) where an episode was truncated; in a stream, which

@@ -17,9 +17,9 @@ MAX_TRACKED_VERSIONS = 1_024  # versions; an older one counts as if it were the 
 
 
 class LearnerRole:
-    """Learns. One step of the role is one get, one ``Learner.update`` and one publish. Where the runtime lets it
-    (``Context.pipelined``) and the learner is on a GPU, it gets the next batch, if there is one, and publishes what the
-    update before has made while the GPU works out a gradient.
+    """Role that learns. One step of the role is one ``get``, one ``Learner.update`` and one ``publish``. With
+    ``Context.pipelined`` and a learner on a GPU, it fetches the next batch, if there is one, and publishes the
+    parameters of the previous update while the GPU computes a gradient.
 
     params: None for one of several learners, of which another publishes.
     """

@@ -118,10 +118,12 @@ def run_from_newest(launch: Launch, run: Callable[[Launch], Report], unloadable:
 
 @runtime_checkable
 class Runtime(Protocol):
-    """Runs programs. What is its own (how failed processes are treated, for one) are arguments of its constructor."""
+    """Base class of runtimes, which run programs. Its own options, such as how failed processes are treated, are
+    arguments of the constructor."""
 
     def check(self, program: Program) -> None:
-        """WiringError or UsageError if ``program`` cannot be launched on this machine; starts and writes nothing."""
+        """Raise WiringError or UsageError if ``program`` cannot be launched on this machine; start and write
+        nothing."""
 
     def launch(self, program: Program, launch: Launch) -> Report:
         """Run ``program`` until ``launch.stop``, or SIGINT or SIGTERM.

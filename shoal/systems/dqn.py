@@ -157,7 +157,7 @@ def plain_td_loss(
 
 
 class QLearning(OffPolicy):
-    """Minimises the TD errors of single transitions. ``beta`` is the exponent of the importance weights, constant or a
+    """Minimise the TD errors of single transitions. ``beta`` is the exponent of the importance weights, constant or a
     schedule (None: no weights)."""
 
     cfg: QLearningConfig
@@ -190,10 +190,10 @@ Epsilon = float | np.ndarray
 
 
 class QAgent(NetworkAgent[QNetwork, np.random.Generator], Rowwise):
-    """Epsilon-greedy. ``epsilon``: one exploration rate or one per environment, or what maps the number of actions this
-    agent has chosen (for all its environments together; ``taken`` of them in earlier lives) to it. With
-    ``with_values`` it also returns ``q_taken`` and ``q_max``, from which a replay computes the initial priority with
-    no further pass."""
+    """Epsilon-greedy agent. ``epsilon``: one exploration rate, one per environment, or a function to it from the number
+    of actions that this agent has chosen (for all its environments together; ``taken`` of them before a restart). With
+    ``with_values`` it also returns ``q_taken`` and ``q_max``, from which a replay computes the initial priority with no
+    further pass."""
 
     def __init__(
         self, nets: QNetwork, epsilon: Epsilon | Callable[[int], Epsilon], seed: int, with_values: bool = False,
@@ -222,7 +222,7 @@ class QAgent(NetworkAgent[QNetwork, np.random.Generator], Rowwise):
         return Act(action, state, extras)
 
     def values(self, obs: Tensors, drawn: Draws) -> Tensor:
-        """Return the action values [B, A] that it chooses by."""
+        """Return the action values [B, A] from which actions are chosen."""
         return cast(Tensor, self.nets(obs))
 
     def state_dict(self) -> State:

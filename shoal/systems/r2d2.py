@@ -38,7 +38,7 @@ from shoal.topology.roles import actors_and_learner
 
 @dataclass(frozen=True, kw_only=True)
 class RecurrentQConfig(QLearningConfig):
-    """The learning rule of R2D2."""
+    """Settings of the learning rule of R2D2."""
 
     at_start: ClassVar[tuple[str, ...]] = ("rescale",)
     only_with: ClassVar[OnlyWith] = {"core_size": ("core", "lstm", "gru"), "priority_mix": ("prioritised",)}
@@ -228,9 +228,9 @@ class RecurrentQLearning(OffPolicy):
 
     @torch.no_grad()
     def staleness(self, values: Tensor, items: Tensors) -> Tensors:
-        """Delta Q: how far the stored states are from those that the network now comes to, at the first and at the last
-        step that is learned from, as the distance of the values that follow from them over the sequence's largest
-        value (section 3). Empty where the replay keeps no states to compare with."""
+        """Return Delta Q: how far the stored recurrent states are from those that the network computes now, at the
+        first and at the last step that is learned from, as the distance of the values that follow from them over the
+        sequence's largest value (section 3). Empty where the replay keeps no states to compare with."""
         begin, out = self.cfg.burn_in, {}
         last = len(values) - 2
         valid = items["valid"][begin:]
@@ -255,8 +255,9 @@ def _shown(valid: Tensor) -> Tensor:
 
 
 class RecurrentQAgent(NetworkAgent[RecurrentQNetwork, np.random.Generator], Rowwise):
-    """Epsilon-greedy with a recurrent state. ``epsilon``: the exploration rate of each environment, or one for all.
-    Stores ``q_taken`` and ``q_max``, from which the replay computes the initial priority with no further pass."""
+    """Epsilon-greedy agent with a recurrent state. ``epsilon``: the exploration rate of each environment, or one for
+    all. It stores ``q_taken`` and ``q_max``, from which the replay computes initial priorities without another forward
+    pass."""
 
     def __init__(self, nets: RecurrentQNetwork, epsilon: float | np.ndarray, seed: int) -> None:
         super().__init__(nets, np.random.default_rng(seed))

@@ -198,8 +198,8 @@ def discrete_ppo_loss(
 
 
 class PPO(Algorithm):
-    """Algorithm 1: advantages of a batch of trajectories, then passes over it, on the clipped objective (equations 7
-    and 9) of some of its rows at a time."""
+    """PPO's algorithm 1: compute the advantages of a batch of trajectories, then train for some epochs on minibatches
+    of it with the clipped objective (equations 7 and 9)."""
 
     cfg: PPOConfig
     adds_up = True
@@ -211,7 +211,7 @@ class PPO(Algorithm):
         self.capturable = self.capturable and cfg.core == "none"  # a core asks the host where episodes begin
 
     def learn(self, batch: Batch, minibatches: Minibatches) -> Update:
-        """Learn from trajectories [T + 1, B, ...] in ``epochs`` passes of so many minibatches."""
+        """Learn from trajectories [T + 1, B, ...] in ``epochs`` passes of ``minibatches`` minibatches."""
         data = self.prepare(batch).items
         explained = transfer.Download([explained_variance(data["advantage"], data["target"], data["valid"])])
         if transfer.on_host(data["valid"]).any():  # else all steps lie between episodes: nothing to learn from
@@ -283,7 +283,7 @@ class PPO(Algorithm):
         return loss, Update(dict(zip(METRICS, metrics.unbind(), strict=True)))
 
     def select(self, items: Tensors, rows: Tensor) -> Tensors:
-        """Steps of [N, ...], or columns of trajectories [T, B, ...]."""
+        """Return some steps of [N, ...], or columns of trajectories [T, B, ...]."""
         steps = items["value"].ndim == 1
         return {k: v.index_select(0 if steps else column_axis(k), rows) for k, v in items.items()}
 

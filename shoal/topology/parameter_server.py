@@ -23,7 +23,7 @@ from shoal.topology.roles import begin
 
 @dataclass(frozen=True, kw_only=True)
 class ServerConfig(OptimiserConfig):
-    """A parameter server and its learners."""
+    """Settings of a parameter server and its learners."""
 
     only_with: ClassVar[OnlyWith] = {"max_lag": ("pieces", 1)}
 
