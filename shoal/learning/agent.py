@@ -18,15 +18,14 @@ Random = TypeVar("Random", np.random.Generator, torch.Generator)
 
 
 class NetworkAgent(Generic[Network, Random]):
-    """Base class of agents with a network; a subclass adds ``act``. ``nets`` is used for inference only; all random
-    numbers come from ``rng``."""
+    """Base class of agents with a network, ``nets``; all random numbers come from ``rng``. A subclass adds ``act``."""
 
     def __init__(self, nets: Network, rng: Random) -> None:
         self.rng: Random = rng
         self._hold(inferring(nets))
 
     def _hold(self, nets: Network) -> None:
-        """Act by ``nets``, and what follows from it."""
+        """Set the network to act with."""
         self.nets: Network = nets
         self._live = LiveTensors(nets)
 
@@ -51,12 +50,12 @@ class NetworkAgent(Generic[Network, Random]):
 
 
 def _generator_state(rng: np.random.Generator | torch.Generator) -> Any:
-    """Return where a generator is, for ``_restore_generator``."""
+    """Return the state of a random generator, for ``_restore_generator``."""
     return rng.bit_generator.state if isinstance(rng, np.random.Generator) else rng.get_state()
 
 
 def _restore_generator(rng: np.random.Generator | torch.Generator, state: Any) -> None:
-    """Put a generator where another was."""
+    """Set a random generator to a state that ``_generator_state`` returned."""
     if isinstance(rng, np.random.Generator):
         rng.bit_generator.state = state
     else:

@@ -30,7 +30,7 @@ class OffPolicyConfig(OptimiserConfig):
     gamma: Fraction = 0.99
     """Discount per agent step."""
     prioritised: bool = False
-    """Sample by priority, the size of the TD error; false: uniformly."""
+    """Sample by priority, the absolute TD error; false: uniformly."""
     target_period: Count = 100
     """Updates between copies into the target network."""
 
@@ -44,7 +44,7 @@ class QLearningConfig(OffPolicyConfig):
     dueling: bool = False
     """Separate value and advantage streams."""
     td_clip: Scheduled[Positive] | None = 1.0
-    """Clip of the TD error's gradient (Huber loss); none: squared error."""
+    """Clip of the TD error in the gradient (Huber loss); none: squared error."""
     reduction: Literal["mean", "sum"] = "mean"
     """Mean or sum of the loss over the batch (DeepMind's code of DQN sums)."""
     eval_epsilon: Fraction = 0.05

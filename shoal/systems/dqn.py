@@ -64,12 +64,12 @@ class Config(ReplayConfig, LadderConfig):
     epsilon_end: Fraction = 0.02
     """Probability of a random action after `epsilon_steps`."""
     epsilon_steps: Natural = 10_000
-    """Steps over which exploration falls from its first to its last probability (agent steps over all actors); 0: it
-    has its last probability from the beginning."""
+    """Steps over which the exploration rate falls to its final value (agent steps over all actors); 0: it is final from
+    the beginning."""
     epsilon_ladder: bool = False
-    """Give each environment a last probability of its own, its rung of Ape-X's ladder, in place of `epsilon_end`."""
+    """Give each environment its own final exploration rate, from Ape-X's ladder, instead of `epsilon_end`."""
     actor_priorities: bool = False
-    """Give new transitions the TD error that the actor saw; false: the largest priority of late."""
+    """Give new transitions the TD error computed by the actor as priority; false: the largest recent priority."""
 
 
 PAPER: Preset = dict(  # Mnih et al. 2015, extended data table 1; periods converted to updates

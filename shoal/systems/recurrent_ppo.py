@@ -51,12 +51,12 @@ class PPOConfig(ActorCriticConfig):
     clip: Scheduled[NonNegative] = 0.2
     """Clip range ε of the probability ratio in the objective; below 0.001 it is taken as 0.001."""
     clip_value: bool = False
-    """Clip the value loss too: the larger of the squared errors of the value and of the value held within `clip` of
-    the old one."""
+    """Also clip the value loss: the larger of the squared errors of the value and of the value clipped to within `clip`
+    of the old one."""
     target_kl: Scheduled[Positive] | None = None
-    """Mean KL divergence of a pass above which no further pass over the batch is made; none: all are made."""
+    """Mean KL divergence of an epoch above which training on the batch stops; none: no early stop."""
     separate_critic: bool = False
-    """Give the value a network of its own (feed-forward only)."""
+    """Use a separate network for the value (feed-forward only)."""
     normalise_reward: bool = False
     """Divide rewards by the running standard deviation of the discounted return."""
 

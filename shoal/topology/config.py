@@ -59,8 +59,8 @@ class SystemConfig(EnvOptions):
     envs: Envs = 16
     """Environments per actor."""
     total_envs: Natural = 0
-    """Environments of all actors together, shared out evenly among them in place of `envs`: the learning problem is
-    then the same on any number of cores; 0: `envs` per actor."""
+    """Environments of all actors together, divided evenly among them, instead of `envs`: the learning problem is then
+    the same on any number of cores; 0: `envs` per actor."""
     unroll: Count = 32
     """Agent steps that an actor takes between two messages."""
     steps: Count = 1_000_000
@@ -68,12 +68,12 @@ class SystemConfig(EnvOptions):
     device: Device = "auto"
     """Learner's device: cpu, cuda, cuda:N; auto: cuda if there is one (asynchronous workers and es: the CPU)."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
-    """Precision of convolutions; auto: bf16 where the CPU multiplies it (AMX, AVX512_BF16) or the GPU does, else
+    """Precision of convolutions; auto: bf16 if the CPU (AMX, AVX512_BF16) or the GPU has instructions for it, else
     fp32."""
     inference: Literal["auto", "actor", "server"] = "auto"
-    """Where actions are chosen: by each actor's own copy of the parameters, or by a server, a process that holds the
-    newest on the learner's device and answers the observations of all actors (in systems that have one); auto: server
-    if that device is a GPU and the network more than a small perceptron, else actor."""
+    """Where actions are chosen: actor, by each actor's copy of the parameters; server, by a process that has the newest
+    parameters on the learner's device and serves all actors (in systems that support it); auto: server if that device
+    is a GPU and the network is more than a small perceptron, else actor."""
     double_buffer: Literal["auto", "on", "off"] = "auto"
     """Whether an actor steps one half of its environments while the inference server chooses actions for the other;
     auto: if the server is on a GPU and the environments can be halved."""
@@ -85,8 +85,8 @@ class SystemConfig(EnvOptions):
     learner_threads: Threads = 0
     """Torch threads of the learner; 0: one."""
     learner_processes: Replicas = 0
-    """Processes that share each gradient on a CPU, in systems that can; 0: as many as the batch is worth, one per core
-    at most."""
+    """Processes that share each gradient on a CPU, in systems that support it; 0: chosen by the size of the batch, at
+    most one per core."""
     shares_gradient: ClassVar[bool] = False  # whether ``learner_processes`` may be more than one
     has_server: ClassVar[bool] = False  # whether ``inference`` may be a server
     hidden_heads: ClassVar[bool] = False  # whether what follows the torso has the layers ``hidden``

@@ -100,8 +100,8 @@ class TransitionConfig(SamplingConfig, OffPolicyConfig):
     )
 
     sampler: TransitionSampler = "proportional"
-    """How a prioritised replay is sampled: in proportion to the priorities, by their rank, greedy, the largest, or by a
-    class of your own, MODULE:CLASS."""
+    """How a prioritised replay is sampled: proportional to the priorities, by their rank, greedy (the largest first),
+    or by your own class, MODULE:CLASS."""
     priority_exponent: NonNegative = 0.6
     """Exponent α of the priorities."""
     importance_exponent: Scheduled[Fraction] = RISING
