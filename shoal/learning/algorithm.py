@@ -47,7 +47,7 @@ class Algorithm:
     share its gradient. A class that defines ``loss`` must set it again, otherwise it is False."""
     capturable: bool = False
     """True if a CUDA graph may repeat the gradient: ``loss`` and ``nets.outputs`` read only the batch's items, tensors
-    of this object whose memory stays in place, and ``numbers``, and change nothing but gradients. Set like ``adds_up``."""
+    of this object whose memory stays in place, and ``numbers``, and change only gradients. Set like ``adds_up``."""
     fraction = 0.0
     updates = 0
     gradient = ""  # the setting ``gradient``; "": as ``cfg`` says, where it has one

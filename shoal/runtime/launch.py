@@ -1,4 +1,4 @@
-"""What every runtime takes and returns: a program, how it is launched, and how the run ended."""
+"""Arguments and results of every runtime: how a program is launched, and how the run ended."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Stop:
 
 @dataclass(frozen=True, kw_only=True)
 class Launch:
-    """One launch of a program: the same words for every runtime.
+    """Options of one launch of a program, the same for every runtime.
 
     seed: of the run; the seed of every life of every replica follows from it (``runtime.seeds``).
     stop: what ends the run.
@@ -82,8 +82,8 @@ class Launch:
 
 
 class CannotGoOn(ShoalError):
-    """A role failed before its first step from a checkpoint on: its state was loaded, and may mean nothing. The
-    traceback is in the log."""
+    """Raised if a role fails before its first step after a resume: its loaded state may be invalid. The traceback is in
+    the log."""
 
     def __init__(self, source: Checkpoint, error: BaseException) -> None:
         super().__init__(
