@@ -211,7 +211,7 @@ def _choose_preset(
                 return kind, f"{what} {told}; --preset none turns it off"
         if interface is not None and any(kind in presets for kind in INTERFACES):
             shown = interface()
-            for kind in (shown, SERVED_BY.get(shown)):
+            for kind in (shown, SERVED_BY.get(shown, shown)):
                 if kind in presets:
                     return kind, f"{env} {INTERFACES[shown]}; --preset none turns it off"
         return "none", f"{name} has no preset for {env}"
