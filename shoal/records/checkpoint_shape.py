@@ -9,6 +9,7 @@ from shoal.program import Program
 from shoal.types import Values
 
 SERVER = "inference"  # the role that chooses actions for others, and holds nothing of its own
+VERSION = "version"  # of trajectories, where that role chose their actions (roles.actor.VERSION); never saved
 
 
 def shape_of(program: Program, server: bool = False) -> Values:
@@ -21,9 +22,12 @@ def shape_of(program: Program, server: bool = False) -> Values:
         if away and SERVER in (joined := _roles(program, c.name)) and all(r == "restart" for r in joined.values())
     }  # fmt: skip
     channels = [c for c in program.channels.values() if c.name not in between]
+    unsaved = {VERSION} if away else set()
     return {
         "roles": {role.name: role.replicas for role in program.roles if role.name not in away},
-        "channels": {c.name: {k: f"{f.dtype} {list(f.shape)}" for k, f in c.spec.items()} for c in channels},
+        "channels": {
+            c.name: {k: f"{f.dtype} {list(f.shape)}" for k, f in c.spec.items() if k not in unsaved} for c in channels
+        },
     }
 
 

@@ -82,7 +82,7 @@ def test_a_function_gets_the_preset_of_what_it_makes(runtime: str) -> None:
 def test_an_environment_of_no_known_kind_gets_the_preset_of_what_it_shows() -> None:
     resolved = resolve(systems.load("dqn"), overrides={"env": given(Own)}, plays=playing("serial"))
     assert resolved.preset == "vector"
-    resolved = resolve(systems.load("async-q"), overrides={"env": given(Own)}, plays=playing("serial"))
+    resolved = resolve(systems.load("r2d3"), overrides={"env": given(Own)}, plays=playing("serial"))
     assert resolved.preset == "none", "it has none that is generic"
 
 

@@ -173,7 +173,8 @@ def attack(seed: int, originals: Path, place: Path, capsys: pytest.CaptureFixtur
     capsys.readouterr()
     seen.clear()
     os.chdir(place)
-    watching[:] = [folder, place / "curves.png", place / "population.png", state]
+    pictures = [place / name for name in ("curves.png", "population.png")]
+    watching[:] = [folder, state, *pictures, *(place / f".{path.name}.tmp" for path in pictures)]
     codes: list[object] = []
     try:
         for do in (look, act):

@@ -310,7 +310,6 @@ def test_sigterm_ends_with_143_and_a_checkpoint(tmp_path: Path) -> None:
     for each in (*family, process, *family, process):
         with contextlib.suppress(psutil.NoSuchProcess):
             each.send_signal(signal.SIGTERM)
-        time.sleep(0.02)
     output, _ = process.communicate(timeout=25)
     assert process.returncode == 143 and f"to go on: shoal resume {run}" in output, output
     assert "shoal: " not in output and newest(run).steps > 0
