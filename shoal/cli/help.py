@@ -200,6 +200,7 @@ shoal export RUN --to F: the policy of a run, or a saved one (a file, zoo:NAME),
     "envs": """\
 shoal envs [WORD]: the environments that are installed and whose names contain WORD, with their kind and the systems
                                 that have a preset for it
+shoal envs PACKAGE: those that an installed package registers, which is imported, as --env takes them
 """
     + JSON,
     "runs": "shoal runs [DIRECTORY]: the runs in a directory (default runs), newest first\n"
