@@ -104,18 +104,21 @@ def environments(args: list[str]) -> int:
 def _of_package(module: str) -> list[str]:
     """Return the ids of an installed package, each with the module to import for it. UsageError if it cannot be
     imported, or registers nothing."""
+    import gymnasium
+
     from shoal import own_code
     from shoal.envs.installed import parallel_games, registering_modules
     from shoal.envs.unknown import ids_of
 
     if games := parallel_games(module.partition(".")[0]):
         return games
+    before = {*gymnasium.registry}
     for name in (module, *registering_modules(module.partition(".")[0])):
         register = getattr(own_code.by_name(name, f"package '{name}'"), "register_envs", None)
         if not ids_of(module) and callable(register):
             with own_code.failing(f"package '{name}' cannot register its environments"):
                 register()
-        if ids := ids_of(module):
+        if ids := {*ids_of(module), *gymnasium.registry} - before or {*ids_of(module)}:
             return [f"{name}:{id}" for id in sorted(ids, key=str.lower)]
     raise UsageError(f"package '{module}' registers no environment with Gymnasium when it is imported")
 

@@ -74,13 +74,13 @@ def _build_one(env: str, options: EnvOptions) -> Described:
 
 
 def _build_and_time(env: str, options: EnvOptions) -> Described:
-    """As ``_build_one``, and take some steps with it to see its pace. An error of theirs shows where they count; UsageError
-    for one that every step would have."""
+    """As ``_build_one``, and take some steps with it to see its pace. An error of theirs shows where they count;
+    UsageError for one that every step would have."""
     with staying():
         made = make(env, 1, options)
         try:
             found = pace(made)
-        except Exception as error:  # noqa: BLE001 (code of others)
+        except Exception as error:
             if isinstance(error, EnvironmentFailed) and error.certain:
                 raise UsageError(str(error)) from error
             found = 0.0

@@ -58,7 +58,9 @@ def modules_with(word: str) -> list[str]:
     """Return the modules to import for environments whose ids may have ``word`` in them, in any case: the text of their
     files has a string that begins with it, or that is an id with it."""
     pattern = re.compile(rf"[\"'](?:[\w/.-]*{re.escape(word)}[\w./-]*-v\d+[\"']|{re.escape(word)})", re.IGNORECASE)
-    found = {module for module, text in _texts(packages(plain(word)), time.monotonic() + SECONDS) if pattern.search(text)}
+    found = {
+        module for module, text in _texts(packages(plain(word)), time.monotonic() + SECONDS) if pattern.search(text)
+    }
     return sorted(module for module in found if module.partition(".")[0] not in sys.modules)
 
 

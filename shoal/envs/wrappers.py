@@ -134,8 +134,8 @@ class Named(gym.Wrapper[Any, Any, Any, Any]):
         if reward.size != 1:
             raise EnvironmentFailed(
                 f"environment {self._id!r} returned a reward of shape {list(reward.shape)} instead of a number "
-                f"({self._doing(action)}){_defined(self.env, 'step')}; a gymnasium.RewardWrapper around it can make one "
-                "number of several, and agents with a reward each are PettingZoo's parallel environments",
+                f"({self._doing(action)}){_defined(self.env, 'step')}; a gymnasium.RewardWrapper around it can make "
+                "one number of several, and agents with a reward each are PettingZoo's parallel environments",
                 certain=True,
             )
         return float(reward.item())
