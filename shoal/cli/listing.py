@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from shoal.api import UsageError
 from shoal.cli.words import leading
+from shoal.paths import fixed
 from shoal.settings.flags import choice, options, split
 from shoal.terminal import OFF_TERMINAL
 from shoal.untrusted import excerpt
@@ -152,7 +153,7 @@ def runs(args: list[str]) -> int:
     """shoal runs [DIRECTORY]"""
     words, flags = _words(args, "runs", 1)
     given = options(split(flags), {"json": bool, "trust": bool}, "runs")
-    folder, trust = Path(words[0] if words else "runs"), bool(given.get("trust"))
+    folder, trust = fixed(words[0]) if words else Path("runs"), bool(given.get("trust"))
     if not folder.is_dir():
         raise UsageError(f"no such directory: '{folder}'")
     all_of_them = (_run(path, trust) for path in _directories(folder))
@@ -161,7 +162,7 @@ def runs(args: list[str]) -> int:
         print(json.dumps(found, indent=1))
         return 0
     if not found:
-        print(f"no run in {folder}")
+        print(f"no run in {shown(folder)}")
         return 0
     heads = ("run", "system", "environment", "seed", "steps", "return", "seconds", "state")
     _print_rows(heads, [[excerpt(run[head]) for head in heads] for run in found])

@@ -42,11 +42,13 @@ def suggestion(env: str, known: list[str]) -> str:
     """Return what to ask for instead, for a sentence: an installed package's id, or the nearest of those ``known``."""
     if len(env) > MAX_CHARACTERS:  # of a file, and no slip: to compare it would take minutes
         return ""
+    if not env.strip():
+        return ""
     found = Search(env)
     near = nearest(env, known)
     if found.whole and not any(re.fullmatch(re.escape(env) + r"-v\d+", other) for other in known):
         near = found.named
-    elif found.akin and not _is_slip(env, near):
+    elif found.akin and not ids_of(found.akin.partition(":")[0]) and not _is_slip(env, near):
         near = found.named or found.akin
     near = near or found.named or found.ids.get(nearest(env, list(found.ids)), "")
     given_up = f"; the search among installed packages was given up after {SECONDS:g} s" if found.unfinished else ""

@@ -413,3 +413,13 @@ def test_addresses_are_no_directories(
 def test_system_written_as_a_class_elsewhere_is_suggested(asked: str, near: str) -> None:
     with pytest.raises(UsageError, match=rf"unknown system '{asked}'; did you mean '{near}'\?"):
         shoal.systems.load(asked)
+
+
+def test_a_home_directory_that_no_shell_has_put_in_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for words in ("train dqn --steps 100 --run-dir=~/run", "train dqn --steps 100 --run-dir ~", "runs ~/mine"):
+        assert main(words.split()) == 2
+        assert "begins with ~, which only a shell replaces" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
