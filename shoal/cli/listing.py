@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from shoal.api import UsageError
 from shoal.cli.words import leading
-from shoal.paths import fixed
+from shoal.paths import fixed, shown
 from shoal.settings.flags import choice, options, split
 from shoal.terminal import OFF_TERMINAL
 from shoal.untrusted import excerpt
@@ -155,7 +155,7 @@ def runs(args: list[str]) -> int:
     given = options(split(flags), {"json": bool, "trust": bool}, "runs")
     folder, trust = fixed(words[0]) if words else Path("runs"), bool(given.get("trust"))
     if not folder.is_dir():
-        raise UsageError(f"no such directory: '{folder}'")
+        raise UsageError(f"no such directory: '{shown(folder)}'")
     all_of_them = (_run(path, trust) for path in _directories(folder))
     found = sorted((one for one in all_of_them if one), key=lambda run: -float(run["written"]))
     if given.get("json"):
