@@ -56,7 +56,8 @@ def _elsewhere(name: str) -> str:
     (``PPO``, ``PPOConfig``), or a function; else nothing."""
     if name.startswith("_"):
         return ""
-    from shoal.settings.other_names import ALIASES, ELSEWHERE, OF_SHOAL, instead
+    from shoal.settings.other_names import ALIASES, ELSEWHERE, instead
+    from shoal.settings.other_python_names import OF_SHOAL
 
     if not name[:1].isupper() or name in OF_SHOAL:
         return instead(OF_SHOAL, name)
@@ -65,6 +66,18 @@ def _elsewhere(name: str) -> str:
     asked = name.removesuffix("Config").lower().replace("_", "-")
     system = ALIASES.get(asked, asked)
     return f": shoal.train('{system}', env=...) trains it" if system in SYSTEMS else instead(ELSEWHERE, asked)
+
+
+class _OtherNames:
+    """Answers the import of a module or name that other libraries have (``from shoal import PPO``)."""
+
+    def find_spec(self, fullname: str, path: object = None, target: object = None) -> None:
+        package, _, name = fullname.partition(".")
+        if package == __name__ and (told := _elsewhere(name)):
+            raise ImportError(f"cannot import '{name}' from shoal{told}")
+
+
+sys.meta_path.append(_OtherNames())  # the last, asked for what no other has found
 
 
 def __dir__() -> list[str]:

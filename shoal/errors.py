@@ -38,10 +38,10 @@ class Stopped(ShoalError):
 
 class EnvironmentFailed(ShoalError):
     """An environment raised, or returned what it must not; the text names environment and action. chance: another try
-    may go well, though nothing was raised."""
+    may go well, though nothing was raised. certain: no step of it can go well."""
 
-    def __init__(self, text: str, chance: bool = False):
-        self.chance = chance
+    def __init__(self, text: str, chance: bool = False, certain: bool = False):
+        self.chance, self.certain = chance, certain
         super().__init__(text)
 
 

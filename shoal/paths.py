@@ -45,7 +45,11 @@ def shown(path: Path) -> str:
 
 
 def require_local(path: Path) -> None:
-    """Raise UsageError if ``path`` names a place by a scheme (``s3://bucket/run``): Shoal writes to directories."""
+    """Raise UsageError if ``path`` names a place by a scheme (``s3://bucket/run``): Shoal writes to directories. Or if
+    no shell has put in its home directory (``~/run``): it would become a directory named ``~``."""
+    if path.parts[:1] == ("~",):
+        whole = Path(os.path.expanduser(path))
+        raise UsageError(f"'{path}' begins with ~, which only a shell replaces: give the whole path, '{whole}'")
     scheme = re.fullmatch(r"([A-Za-z][A-Za-z0-9+.-]+):", path.parts[0]) if path.parts else None
     if scheme is not None and len(path.parts) > 1:
         raise UsageError(

@@ -18,7 +18,9 @@ LONG: dict[str, tuple[str, ...]] = {
     "docs/test_metrics_page.py": ("",),
     "docs/test_notebook.py": ("runs_from_training",),
     "docs/test_site.py": ("",),
-    "envs/test_many_agents.py": ("masked_agents_train_under_one_policy[r2d2", "come_die_and_are_masked_learn"),
+    "envs/test_many_agents.py": (
+        "masked_agents_train_under_one_policy[r2d2", "come_die_and_are_masked_learn", "two_agents_spread_out",
+    ),
     "envs/test_registration.py": ("test_a_script_trains",),
     "faults/test_blocked.py": tuple(
         f"hangs[{case}" for case in ("15-", "2-local-observer-deaf", "2-local-observer-native", "2-local-logger")

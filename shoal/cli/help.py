@@ -218,6 +218,7 @@ shoal export RUN --to F: write the policy of a run, or a saved one (a file, zoo:
     "envs": """\
 shoal envs [WORD]: list the installed environments whose names contain WORD, with their kind and the systems that have a
                                 preset for that kind
+shoal envs PACKAGE: list those that an installed package registers, as --env takes them (imports the package)
 """
     + JSON,
     "runs": "shoal runs [DIRECTORY]: list the runs in a directory (default runs), newest first\n"

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from shoal.api import UsageError
 from shoal.cli.words import leading
+from shoal.paths import fixed, shown
 from shoal.settings.flags import choice, options, split
 from shoal.terminal import OFF_TERMINAL
 from shoal.untrusted import excerpt
@@ -68,6 +69,8 @@ def _entry(name: str, sentence: str) -> str:
 # ---------------------------------------------------------------------------------- environments
 def environments(args: list[str]) -> int:
     """shoal envs [WORD]"""
+    from shoal.envs.installed import modules_with, packages, saying
+    from shoal.envs.registry import PACKAGES
     from shoal.settings.kinds import env_kind, preset_kinds
     from shoal.systems import SYSTEMS, load
 
@@ -76,20 +79,49 @@ def environments(args: list[str]) -> int:
     word = words[0].lower() if words else ""
     presets = {name: load(name).PRESETS for name in SYSTEMS}
     rows = []
-    for env in sorted(_installed(), key=str.lower):
-        if word in env.lower():
+    with saying("the environments of the installed packages are being looked for"):
+        module = words[0].replace("-", "_") if words else ""
+        package = module.partition(".")[0]
+        own = _of_package(module) if package in {*packages(package)} - {*PACKAGES} else []
+        others = [] if own else [name for name in modules_with(word) if name not in PACKAGES]
+    for env in own or sorted(_installed(), key=str.lower):
+        if own or word in env.lower():
             kinds = preset_kinds(env)
             serves = [name for name, known in presets.items() if any(kind in known for kind in kinds)]
             rows.append((env, env_kind(env) or "", serves))
-    if not rows:
+    if not rows and not others:
         raise UsageError(f"no environment that is installed has '{word}' in its name (`shoal envs` lists all)")
     if as_json:
         print(json.dumps([{"env": env, "kind": kind, "presets": serves} for env, kind, serves in rows], indent=1))
         return 0
-    wide = max(len(env) for env, *_ in rows) + 2
+    wide = max((len(env) for env, *_ in rows), default=0) + 2
     for env, kind, serves in rows:
         print(f"{env:<{wide}}{kind:<12}{' '.join(serves)}".rstrip())
+    if others:
+        print(f"{'more' if rows else 'they'} may be in packages that `shoal envs PACKAGE` imports: {', '.join(others)}")
     return 0
+
+
+def _of_package(module: str) -> list[str]:
+    """Return the ids of an installed package, each with the module to import for it. UsageError if it cannot be
+    imported, or registers nothing."""
+    import gymnasium
+
+    from shoal import own_code
+    from shoal.envs.installed import parallel_games, registering_modules
+    from shoal.envs.unknown import ids_of
+
+    if games := parallel_games(module.partition(".")[0]):
+        return games
+    before = {*gymnasium.registry}
+    for name in (module, *registering_modules(module.partition(".")[0])):
+        register = getattr(own_code.by_name(name, f"package '{name}'"), "register_envs", None)
+        if not ids_of(module) and callable(register):
+            with own_code.failing(f"package '{name}' cannot register its environments"):
+                register()
+        if ids := {*ids_of(module), *gymnasium.registry} - before or {*ids_of(module)}:
+            return [f"{name}:{id}" for id in sorted(ids, key=str.lower)]
+    raise UsageError(f"package '{module}' registers no environment with Gymnasium when it is imported")
 
 
 def _installed() -> Iterator[str]:
@@ -99,7 +131,8 @@ def _installed() -> Iterator[str]:
 
     import gymnasium
 
-    from shoal.envs.registry import BUILT_IN, PACKAGES, import_package
+    from shoal.envs.installed import import_package
+    from shoal.envs.registry import BUILT_IN, PACKAGES
 
     for package in PACKAGES:
         with contextlib.suppress(Exception):  # of others
@@ -120,16 +153,16 @@ def runs(args: list[str]) -> int:
     """shoal runs [DIRECTORY]"""
     words, flags = _words(args, "runs", 1)
     given = options(split(flags), {"json": bool, "trust": bool}, "runs")
-    folder, trust = Path(words[0] if words else "runs"), bool(given.get("trust"))
+    folder, trust = fixed(words[0]) if words else Path("runs"), bool(given.get("trust"))
     if not folder.is_dir():
-        raise UsageError(f"no such directory: '{folder}'")
+        raise UsageError(f"no such directory: '{shown(folder)}'")
     all_of_them = (_run(path, trust) for path in _directories(folder))
     found = sorted((one for one in all_of_them if one), key=lambda run: -float(run["written"]))
     if given.get("json"):
         print(json.dumps(found, indent=1))
         return 0
     if not found:
-        print(f"no run in {folder}")
+        print(f"no run in {shown(folder)}")
         return 0
     heads = ("run", "system", "environment", "seed", "steps", "return", "seconds", "state")
     _print_rows(heads, [[excerpt(run[head]) for head in heads] for run in found])

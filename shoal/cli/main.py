@@ -39,7 +39,7 @@ def _main(args: list[str]) -> int:
     if wants_help and (plain := _help_without_system(args)) is not None:
         print(plain, end="")
         return 0
-    if args[0] == "--version":
+    if args[0] in ("--version", "version", "-V"):
         from shoal import __version__
 
         print(f"shoal {__version__}")

@@ -12,7 +12,7 @@ import numpy as np
 from gymnasium import spaces as gs
 from gymnasium.vector import AutoresetMode
 
-from shoal.api import MASK, Arrays, EnvBatch, EnvSpec, Observation, UsageError
+from shoal.api import MASK, Arrays, EnvBatch, EnvironmentFailed, EnvSpec, Observation, UsageError
 from shoal.own_settings import TheirSettings
 from shoal.paths import staying
 
@@ -74,12 +74,15 @@ def _build_one(env: str, options: EnvOptions) -> Described:
 
 
 def _build_and_time(env: str, options: EnvOptions) -> Described:
-    """As ``_build_one``, and take some steps with it to see its pace. An error of theirs shows where they count."""
+    """As ``_build_one``, and take some steps with it to see its pace. An error of theirs shows where they count;
+    UsageError for one that every step would have."""
     with staying():
         made = make(env, 1, options)
         try:
             found = pace(made)
-        except Exception:  # noqa: BLE001 (code of others)
+        except Exception as error:
+            if isinstance(error, EnvironmentFailed) and error.certain:
+                raise UsageError(str(error)) from error
             found = 0.0
         finally:
             made.close()

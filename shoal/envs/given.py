@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import gymnasium as gym
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import VectorEnv
 
 from shoal.api import UsageError
@@ -39,6 +40,8 @@ def given(env: Any) -> str:
     expected = "env expects a name, or a class or function that makes an environment"
     if isinstance(env, (gym.Env, VectorEnv)):
         raise UsageError(f"{expected}; found one that is made ({type(env).__name__}), but every process makes its own")
+    if isinstance(env, EnvSpec):
+        raise UsageError(f"{expected}; found an entry of Gymnasium's registry: give its id, {env.id!r}")
     if not callable(env):
         raise UsageError(f"{expected}, found {env!r}")
     return Given(_words(env), env, secrets.token_hex(8))

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib
-import importlib.util
 import inspect
 import re
 from collections.abc import Callable
@@ -25,6 +23,7 @@ from . import many_agents, pool, toy, wrappers
 from .advice import constructing, no_env, offered
 from .device_cartpole import ON_DEVICE
 from .given import Given, require_again
+from .installed import import_package, saying
 from .options import Backend, EnvOptions
 from .own_device import OwnDeviceEnvs, on_any_device
 from .through_numpy import ThroughNumPy
@@ -236,6 +235,12 @@ def _registered(env: str, options: EnvOptions) -> EnvSpec | None:
         # what Shoal itself needs has no extra
         install = "pip install ale-py" if missing == "ale_py" else pip_install(missing)
         raise UsageError(f"environment {env!r} needs {missing}: {install}")
+    with saying(f"{env!r} is being looked for among the installed packages"):
+        return _among_packages(env)
+
+
+def _among_packages(env: str) -> EnvSpec:
+    """Gymnasium's entry after all of ``PACKAGES`` are imported. UsageError for one that there is not then."""
     for package in PACKAGES:
         import_package(package)
     if env in gym.registry:
@@ -253,10 +258,9 @@ def _registered(env: str, options: EnvOptions) -> EnvSpec | None:
         raise UsageError(sentence)
     if "," in env:
         raise UsageError(f"unknown environment {env!r}: a run has one environment; give each its own run")
-    raise UsageError(
-        f"unknown environment {env!r}{suggestion(env, [*gym.registry, *BUILT_IN])} (an id that a module or a file "
-        f"registers is named with it, as in MODULE:{env} or FILE.py:{env})"
-    )
+    near = suggestion(env, [*gym.registry, *BUILT_IN])
+    way = f" (an id that a module or a file registers is named with it, as in MODULE:{env} or FILE.py:{env})"
+    raise UsageError(f"unknown environment {env!r}{near}{'' if ':' in near else way}")
 
 
 def _current(env: str) -> EnvSpec:
@@ -279,16 +283,6 @@ def _register(register: Callable[[], object]) -> list[str]:
     before = {*gym.registry}
     register()
     return [name for name in gym.registry if name not in before]
-
-
-def import_package(package: str) -> bool:
-    """Return whether ``package`` is installed; its environments are registered then, for most by the import alone."""
-    if importlib.util.find_spec(package) is None:
-        return False
-    importlib.import_module(package)
-    if package == "minatar" and "MinAtar/Breakout-v1" not in gym.registry:
-        importlib.import_module("minatar.gym").register_envs()
-    return True
 
 
 def _parameters(factory: Callable[..., Any]) -> list[str]:

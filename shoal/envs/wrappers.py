@@ -21,6 +21,8 @@ from .options import ActionMask, RewardClip
 from .spaces import ActionCodec
 from .types import Env, Info, Nested, Space
 
+SEVERAL = (np.ndarray, list, tuple)  # types of rewards that may be more than one number
+
 
 class DropText(gym.ObservationWrapper[Any, Any, Any]):
     """Leaves out the text of a Dict observation (MiniGrid's ``mission``), which no network here reads."""
@@ -109,8 +111,8 @@ class Named(gym.Wrapper[Any, Any, Any, Any]):
                 f"environment {self._id!r} returned {type(info).__name__} as the info of a step instead of a dict "
                 f"({self._doing(action)}){_defined(self.env, 'step')}"
             )
-        if type(reward) is np.ndarray:
-            reward = self._one_reward(reward, action)
+        if type(reward) in SEVERAL:
+            reward = self._one_reward(np.asarray(reward), action)
         usual = type(obs) is np.ndarray and (obs.shape, obs.dtype) == self._usual
         if not usual and self._check and (wrong := misfit(self._space, obs)):
             raise EnvironmentFailed(f"environment {self._id!r} returned {wrong} ({self._doing(action)})")
@@ -132,7 +134,9 @@ class Named(gym.Wrapper[Any, Any, Any, Any]):
         if reward.size != 1:
             raise EnvironmentFailed(
                 f"environment {self._id!r} returned a reward of shape {list(reward.shape)} instead of a number "
-                f"({self._doing(action)}){_defined(self.env, 'step')}"
+                f"({self._doing(action)}){_defined(self.env, 'step')}; a gymnasium.RewardWrapper around it can make "
+                "one number of several, and agents with a reward each are PettingZoo's parallel environments",
+                certain=True,
             )
         return float(reward.item())
 

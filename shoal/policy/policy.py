@@ -22,7 +22,8 @@ from shoal.roles.evaluator import MAX_STEPS, Episodes as Played, Returns
 from shoal.settings.arguments import explains_arguments
 from shoal.settings.flags import expect
 from shoal.settings.kinds import env_kind
-from shoal.settings.other_names import OF_POLICY, instead
+from shoal.settings.other_names import instead
+from shoal.settings.other_python_names import OF_POLICY
 from shoal.settings.ranges import Envs, Episodes, Natural
 from shoal.settings.schedule import plain
 from shoal.systems import SYSTEMS, load
@@ -89,6 +90,10 @@ class Policy:
         self._state, self._first = act.state, np.zeros_like(self._first)
         self._last_action = np.array(act.action)
         return self.codec.decode(self._last_action, self.envs is not None)
+
+    def __call__(self, obs: Any, **given: Any) -> Any:
+        """Return ``act(obs, ...)``."""
+        return self.act(obs, **given)
 
     if not TYPE_CHECKING:  # so that a type checker still knows what there is
 

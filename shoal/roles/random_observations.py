@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 
 from shoal.api import MASK, Action, Arrays, EnvBatch
 from shoal.ops import draw_allowed
 
 
-def random_observations(env: EnvBatch, count: int, seed: int) -> Arrays:
-    """``count`` observations [count, ...] that random actions lead to; closes the environments."""
+def random_observations(env: EnvBatch, count: int, seed: int, seconds: float = float("inf")) -> Arrays:
+    """``count`` observations [count, ...] that random actions lead to, or fewer where so many ``seconds`` are over
+    before; closes the environments."""
+    until = time.monotonic() + seconds
     generator, action = np.random.default_rng(seed), env.spec.action
     seen: dict[str, list[np.ndarray]] = {name: [] for name in env.spec.observations}
     obs = env.reset(seed)
@@ -18,6 +22,8 @@ def random_observations(env: EnvBatch, count: int, seed: int) -> Arrays:
             rows.append(np.array(obs[name]))
         chosen = uniform_actions(action, env.num_envs, obs.get(MASK), generator)
         obs = env.step(chosen).obs
+        if time.monotonic() > until:
+            break
     env.close()
     return {name: np.concatenate(rows)[:count] for name, rows in seen.items()}
 

@@ -11,14 +11,17 @@ from shoal.roles.random_observations import random_observations
 from shoal.run.symptoms import PAGE
 
 ROWS, ENVS = 512, 4
+LEAST_ROWS, SECONDS = 64, 10.0  # fewer tell nothing; a run has ended, and somebody waits for its report
 WHERE = f"({PAGE}#observations)"
 LARGE, SMALL = 30.0, 1e-3  # of the deviation of a number among its fellows, beyond which it drowns or is drowned
 
 
 def observed(cfg: Any, seed: int) -> str:
-    """A sentence on the observations of a configuration's environment, "" if nothing is wrong with them. Plays
-    ``ROWS`` steps with random actions."""
-    rows = random_observations(evaluation_envs(cfg, ENVS), ROWS, seed)
+    """A sentence on the observations of a configuration's environment, "" if nothing is wrong with them or it is too
+    slow to tell. Plays ``ROWS`` steps with random actions, for about ``SECONDS`` at most."""
+    rows = random_observations(evaluation_envs(cfg, ENVS), ROWS, seed, SECONDS)
+    if any(len(array) < LEAST_ROWS for array in rows.values()):
+        return ""
     leaves = {k: v for k, v in rows.items() if k != "obs/action_mask"}
     if all((array == array[:1]).all() for array in leaves.values()):
         return f"every observation is the same, whatever random actions do {WHERE}"

@@ -34,7 +34,8 @@ from shoal.runtime.interrupts import EXIT_CODES
 from shoal.settings.arguments import explains_arguments
 from shoal.settings.config import build, coerce_all
 from shoal.settings.flags import choice, short_name, unknown
-from shoal.settings.other_names import OF_RUN, instead
+from shoal.settings.other_names import instead
+from shoal.settings.other_python_names import OF_RUN
 from shoal.types import Values
 from shoal.untrusted import RUN_FORMAT, brief, excerpt, parse_json, require_plain
 from shoal.words import counted

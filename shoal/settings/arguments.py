@@ -9,7 +9,8 @@ from typing import ParamSpec, TypeVar
 
 from shoal.errors import UsageError
 
-from .other_names import OF_ARGUMENTS, instead
+from .other_names import instead
+from .other_python_names import OF_ARGUMENTS
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -289,6 +289,8 @@ def split(args: list[str]) -> Groups:
                     f"{flag} is given twice" if flag == other else f"{other} and {flag} exclude each other"
                 )
             given[name] = flag
+        elif re.fullmatch("-[A-Za-z]", word):
+            raise UsageError(f"unknown flag '{word}': flags are whole words after two dashes, such as --env or --steps")
         elif groups:
             groups[-1][1].append(word)
         else:

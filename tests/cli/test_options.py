@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
+import numpy as np
 import pytest
 
 import shoal
@@ -23,7 +24,7 @@ from shoal.run import RunOptions, resume, train
 from shoal.run.evaluation import Evaluation
 from shoal.run.keywords import takes_options
 from shoal.run.options import FLAGS, REQUIRED_KEYS, RESUMABLE
-from shoal.settings import other_names
+from shoal.settings import other_names, other_python_names as in_python
 from shoal.settings.field_docs import field_docs
 from shoal.settings.fields import RUN_FLAGS, RUN_OPTIONS
 from shoal.settings.flags import coerce, divide, options, split
@@ -313,7 +314,7 @@ def test_a_name_written_as_a_class_is_answered_with_how_it_is_trained() -> None:
 def test_names_of_other_libraries_are_answered_with_what_does_it_here() -> None:
     run = shoal.Run(Path("runs/a"), "dqn", {"env": "CartPole-v1"})
     policy = shoal.load("zoo:dqn-cartpole")
-    for thing, known in ((shoal, other_names.OF_SHOAL), (run, other_names.OF_RUN), (policy, other_names.OF_POLICY)):
+    for thing, known in ((shoal, in_python.OF_SHOAL), (run, in_python.OF_RUN), (policy, in_python.OF_POLICY)):
         assert not [name for name in known if hasattr(thing, name)]
         for name, told in known.items():
             with pytest.raises(AttributeError, match=f"no attribute '{name}': {re.escape(told)}$"):
@@ -321,6 +322,25 @@ def test_names_of_other_libraries_are_answered_with_what_does_it_here() -> None:
         with pytest.raises(AttributeError, match=r"no attribute 'zzz'$"):
             thing.zzz  # noqa: B018
     assert repr(copy.copy(policy)) == repr(policy) and pickle.loads(pickle.dumps(policy)).version == policy.version
+
+
+@pytest.mark.parametrize(
+    ("program", "told"),
+    [("from shoal import PPO", r"shoal.train\('recurrent-ppo', env=...\) trains it"),
+     ("from shoal import SAC", "own_sac"), ("from shoal import ReplayBuffer", "replay=... says how many"),
+     ("import shoal.common", "shoal.building"), ("from shoal.common.env_util import make_vec_env", "shoal.building")],
+)  # fmt: skip
+def test_an_import_of_another_library_s_name_is_answered(program: str, told: str) -> None:
+    with pytest.raises(ImportError, match=f"^cannot import '.*' from shoal: .*{told}"):
+        exec(program)
+    for other in ("import shoal.no_such_module", "from shoal import NoSuchName"):
+        with pytest.raises(ImportError, match=r"No module named|cannot import name"):
+            exec(other)
+
+
+def test_a_policy_that_is_called_acts() -> None:
+    policy = shoal.load("zoo:dqn-cartpole")
+    assert policy(np.zeros(4, np.float32)) == policy.act(np.zeros(4, np.float32)) in (0, 1)
 
 
 def test_the_environment_may_be_the_second_argument(tmp_path: Path) -> None:
@@ -334,6 +354,9 @@ def test_the_environment_may_be_the_second_argument(tmp_path: Path) -> None:
     ("words", "told"),
     [("--norm-adv", "always normalise advantages"), ("--framework torch", "written in PyTorch alone"),
      ("--vec_env dummy", "--envs, --actors"), ("--save-model", "always saves its policy"),
+     ("--n-trials 9", "shoal tune"), ("--step-per-epoch 9", "--steps, --seconds or --until-return"),
+     ("--train-for-seconds 9", "did you mean '--seconds'?"), ("--reward-threshold 9", "did you mean '--until-return'?"),
+     ("-n 1000", "unknown flag '-n': flags are whole words"),
      ("--env-config {}", "did you mean '--env-kwargs'?"), ("--wandb-entity me", "did you mean '--log-args'?")],
 )  # fmt: skip
 def test_a_setting_that_is_not_needed_here_is_answered_with_why(
@@ -390,3 +413,13 @@ def test_addresses_are_no_directories(
 def test_system_written_as_a_class_elsewhere_is_suggested(asked: str, near: str) -> None:
     with pytest.raises(UsageError, match=rf"unknown system '{asked}'; did you mean '{near}'\?"):
         shoal.systems.load(asked)
+
+
+def test_a_home_directory_that_no_shell_has_put_in_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for words in ("train dqn --steps 100 --run-dir=~/run", "train dqn --steps 100 --run-dir ~", "runs ~/mine"):
+        assert main(words.split()) == 2
+        assert "begins with ~, which only a shell replaces" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())

@@ -45,7 +45,14 @@ def test_what_was_given_is_told_in_words() -> None:
     assert isinstance(again, Given) and again.factory is Noting and again == words[0]
 
 
-@pytest.mark.parametrize("env, found", [(gym.make("CartPole-v1"), "found one that is made"), (3, "found 3")])
+@pytest.mark.parametrize(
+    "env, found",
+    [
+        (gym.make("CartPole-v1"), "found one that is made"),
+        (3, "found 3"),
+        (gym.spec("CartPole-v1"), "give its id, 'CartPole-v1'"),
+    ],
+)
 def test_what_makes_no_environment_is_refused(env: Any, found: str) -> None:
     with pytest.raises(UsageError, match=f"env expects a name, or a class or function .*{found}"):
         shoal.train("impala", env=env)

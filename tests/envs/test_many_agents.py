@@ -241,3 +241,18 @@ def test_agents_that_come_die_and_are_masked_learn_one_policy(tmp_path: Path) ->
     trained = shoal.train("recurrent-ppo", env=Evacuation, run_dir=tmp_path / "b", steps=40_000, **settings)
     assert np.mean(untrained.evaluate(episodes=100, greedy=False)) < 0.5
     assert np.mean(trained.evaluate(episodes=200)) > 0.85
+
+
+def test_two_agents_spread_out_with_the_discount_of_the_page(tmp_path: Path) -> None:
+    """An untrained policy returns about -22. In 60,000 steps the return rises by about 3 with a discount of 0.9 (seeds
+    57, 58), and falls by about 8 with the preset's."""
+    pytest.importorskip("mpe2")
+    settings: dict[str, Any] = dict(actors=1, total_envs=48, novelty=0.0, gamma=0.9, device="cpu", env_kwargs={"N": 2})
+    run = shoal.train(
+        "recurrent-ppo", env="mpe2.simple_spread_v3:parallel_env", runtime="serial", run_dir=tmp_path / "r",
+        steps=60_000, seed=57, **settings,
+    )  # fmt: skip
+    returns = run.metrics()["episode_return"]
+    returns = returns[np.isfinite(returns)]
+    quarter = len(returns) // 4
+    assert returns[-quarter:].mean() > returns[:quarter].mean() + 1.0

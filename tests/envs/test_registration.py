@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import subprocess
 import sys
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,8 +15,10 @@ import gymnasium as gym
 import pytest
 
 from shoal.api import UsageError
-from shoal.envs import EnvOptions, spec
+from shoal.cli.main import main
+from shoal.envs import EnvOptions, installed as installed_packages, spec
 from shoal.envs.given import given
+from shoal.envs.installed import import_package
 from shoal.envs.registration import MAIN, registration
 
 PROGRAM = """
@@ -156,6 +160,8 @@ REGISTER = "import gymnasium\ngymnasium.register(id={}, entry_point='gymnasium.e
         ("CartPola-v1", "did you mean 'CartPole-v1'?"), ("CartPol-v1", "did you mean 'CartPole-v1'?"),
         ("Acrobot", "did you mean 'Acrobot-v1'?"), ("Acrobot-v9", "did you mean 'test_parts.wrapper:Acrobot-v9'?"),
         ("Zep-v0", "unknown environment 'Zep-v0' (an id"),
+        ("big-Zeppelin-v0", "did you mean 'test_airships:Zeppelin-v0'?"),
+        ("Gliders-v0", "did you mean 'test_gym_gliders:Gliders-v0'?"),
     ],
 )  # fmt: skip
 def test_an_id_of_an_installed_package_is_suggested_with_its_module(
@@ -166,10 +172,13 @@ def test_an_id_of_an_installed_package_is_suggested_with_its_module(
         tmp_path, "test_boats", "for n in range(0):\n    " + REGISTER.format("f'Submarine{n}Crew-v2'").splitlines()[1]
     )
     installed(tmp_path, "test_parts", REGISTER.format('"CartPolePlus-v0"') + "# 'Acrobot-v9'\n", below="wrapper")
+    installed(tmp_path, "test_gym_gliders", "import test_no_such_package\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(UsageError, match=re.escape(told)):
         spec(env, EnvOptions())
-    assert not {"test_airships", "test_boats", "test_parts"} & sys.modules.keys(), "nothing is imported"
+    assert not {"test_airships", "test_boats", "test_parts", "test_gym_gliders"} & sys.modules.keys(), (
+        "nothing is imported"
+    )
 
 
 def test_a_package_that_registers_when_asked_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,3 +189,46 @@ def test_a_package_that_registers_when_asked_is_asked(tmp_path: Path, monkeypatc
     with pytest.raises(UsageError, match="module 'test_on_demand' has no 'OnDemnd-v0'; did you mean 'OnDemand-v0'"):
         spec("test_on_demand:OnDemnd-v0", EnvOptions())
     gym.registry.pop("OnDemand-v0")
+
+
+def test_a_search_that_takes_long_says_what_it_looks_for_and_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    installed(tmp_path, "test_airships", REGISTER.format("'Zeppelin-v0'"))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    read = installed_packages._text
+    monkeypatch.setattr(installed_packages, "_text", lambda file: (time.sleep(0.05), read(file))[1])
+    monkeypatch.setattr(installed_packages, "NOTICE_SECONDS", 0.01)
+    monkeypatch.setattr(installed_packages, "SECONDS", 0.0)
+    with pytest.raises(UsageError, match=r"'Zeppelin-v0'; the search .* was given up after 5 s"):
+        spec("Zeppelin-v0", EnvOptions())
+    assert "shoal: 'Zeppelin-v0' is being looked for among the installed packages" in capsys.readouterr().err
+
+
+def test_envs_lists_what_a_package_registers_and_names_packages_that_may_have_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    installed(tmp_path, "test_airships", REGISTER.format("'Zeppelin-v0'"))
+    installed(tmp_path, "test_rafts", "import test_no_such_package\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    try:
+        assert main(["envs", "zeppelin"]) == 0
+        assert capsys.readouterr().out.endswith("in packages that `shoal envs PACKAGE` imports: test_airships\n")
+        assert main(["envs", "test-airships"]) == 0
+        assert capsys.readouterr().out.split()[0] == "test_airships:Zeppelin-v0"
+        assert main(["envs", "test_rafts"]) == 2
+        assert "package 'test_rafts' cannot be imported: No module named" in capsys.readouterr().err
+    finally:
+        gym.registry.pop("Zeppelin-v0", None)
+        sys.modules.pop("test_airships", None)
+
+
+def test_minatar_is_registered_as_it_registers_itself() -> None:
+    pytest.importorskip("minatar")
+    assert import_package("minatar")
+    ours = {id: (entry.entry_point, entry.kwargs) for id, entry in gym.registry.items() if id.startswith("MinAtar/")}
+    for id in ours:
+        del gym.registry[id]
+    importlib.import_module("minatar.gym").register_envs()
+    theirs = {id: (entry.entry_point, entry.kwargs) for id, entry in gym.registry.items() if id.startswith("MinAtar/")}
+    assert len(ours) == 10 and ours == theirs

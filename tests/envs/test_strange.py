@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import cloudpickle
+import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces as gs
@@ -16,7 +17,9 @@ from strange_env import MASK, Pushed
 from shoal import own_code
 from shoal.api import EnvironmentFailed, UsageError
 from shoal.envs import EnvOptions, make, spec
+from shoal.envs.given import given
 from shoal.envs.infos import episode_numbers
+from shoal.envs.looks import looking
 from shoal.envs.spaces import ObservationCodec, batch_of
 
 FILE = str(Path(__file__).with_name("strange_env.py"))
@@ -190,3 +193,23 @@ def test_observations_that_a_policy_is_given(space: gs.Space[Any], obs: Any, say
     with pytest.raises(UsageError, match=says):
         batch_of(space, obs)
     batch_of(space, space.sample())
+
+
+@pytest.mark.parametrize("reward", [np.zeros(2), [0.0, 0.0], (0, 1)])
+def test_a_reward_of_several_numbers_is_refused_before_a_run(reward: Any) -> None:
+    """``shoal train`` looks at an environment and times its steps before anything starts: exit code 2."""
+
+    class Several(gym.Env[Any, Any]):
+        observation_space, action_space = gym.spaces.Box(-1, 1, (2,), np.float32), gym.spaces.Discrete(2)
+
+        def reset(self, **given: Any) -> Any:
+            return np.zeros(2, np.float32), {}
+
+        def step(self, action: Any) -> Any:
+            return np.zeros(2, np.float32), reward, False, False, {}
+
+    with (
+        looking(lambda call: call(), timing=True),
+        pytest.raises(UsageError, match=r"a reward of shape \[2\] .*gymnasium.RewardWrapper"),
+    ):
+        spec(given(Several), EnvOptions())

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+import time
 from typing import Any
 
 import numpy as np
@@ -485,3 +486,16 @@ def test_random_actions_are_of_the_space_and_allowed() -> None:
     plain = Noting(Action("multi_discrete", (2, 3)))
     random_observations(plain, 400, 0)
     assert len({tuple(row) for row in np.concatenate(plain.actions).tolist()}) == 6
+
+
+def test_random_observations_of_a_slow_environment_are_fewer() -> None:
+    """A run of an environment of two steps a second is not kept from its report for minutes."""
+
+    class Slow(Noting):
+        def step(self, action: np.ndarray) -> EnvStep:
+            time.sleep(0.02)
+            return super().step(action)
+
+    env = Slow(Action("discrete", (3,)))
+    found = random_observations(env, 2_000, 0, seconds=0.1)["obs"]
+    assert len(found) == 4 * len(env.actions) <= 24 and env.closed
