@@ -40,6 +40,9 @@ from shoal.untrusted import RUN_FORMAT, read_text, require_plain
 NO_OVERWRITE = "; a run never overwrites another"
 PACKAGES = ("torch", "numpy", "gymnasium", "ale-py", "envpool", "mujoco")
 
+# Never written to through a link, whoever trusts the run
+NO_LINKS = ("run.lock", "*.csv", "*.jsonl", "best", "newest", "videos", "dumps", "logs", "logs/*.log")
+
 log = logging.getLogger("shoal.runtime")
 
 
@@ -104,6 +107,11 @@ class RunDirectory:
         if not (path / "config.json").is_file():
             raise UsageError(f"'{shown(path)}' holds no run: there is no config.json")
         require_plain(path, trust, writing=True)
+        if link := next((file for pattern in NO_LINKS for file in path.glob(pattern) if file.is_symlink()), None):
+            raise UsageError(
+                f"'{shown(link)}' is a symbolic link: of what a run goes on to write, only its checkpoints may lie "
+                "elsewhere; put the file or folder itself there"
+            )
         out = cls.__new__(cls)
         out.path, out.lock, out._failed, out._refused, out._made = path, RunLock(path), False, False, None
         out._files, out._last, out._log, out.present = None, None, RunLog(path), Presence(path)
@@ -198,7 +206,7 @@ class RunDirectory:
         self.lock.release()
         if self._refused and self.present.holds():
             for path in self.path.iterdir():
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
+                shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
             if self._made:
                 self.path.rmdir()
 

@@ -1,8 +1,9 @@
 """Types of settings that hold only some of their type's values: ``envs: Count = 16``. And of which need others.
 
 Whatever its type says, an integer has 64 bits, and a number is one that float32 holds: finite, at most ``FLOAT32_MAX``,
-and 0 or at least ``SMALLEST`` (``number``). Settings of which so many Python objects are made, or which multiply the time that a step
-takes, have a range that ends where nobody has a use for more: they could neither be counted nor waited for.
+and 0 or at least ``SMALLEST`` (``number``). Settings of which so many Python objects are made, or which multiply the
+time that a step takes, have a range that ends where nobody has a use for more: they could neither be counted nor waited
+for.
 """
 
 from __future__ import annotations

@@ -170,7 +170,7 @@ def test_an_option_of_a_command_is_a_number_within_a_range(table: str) -> None:
 @pytest.mark.parametrize("number", [1e-46, -1e-46, "1e-45", 1e-38, 5e-324])
 def test_no_number_is_taken_that_vanishes_or_loses_digits_in_float32(number: Any) -> None:
     for hint in (float, Fraction, Finite, NonNegative):
-        with pytest.raises(ValueError, match="at least|^$"):
+        with pytest.raises(ValueError, match=r"at least|^$"):
             coerce(hint, number)
     assert coerce(float, SMALLEST) == SMALLEST and coerce(float, 0.0) == 0.0
 

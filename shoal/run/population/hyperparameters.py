@@ -103,7 +103,9 @@ def interval_of(
     if integer and math.isfinite(low) and math.isfinite(high):
         low, high = round(low), round(high)
     if why := _refusal(hint, low) or _refusal(hint, high):
-        raise UsageError(f"{name} {why}, found the interval {low:g}:{high:g}: give another, as in {flag} {name}=LOW:HIGH")
+        raise UsageError(
+            f"{name} {why}, found the interval {low:g}:{high:g}: give another, as in {flag} {name}=LOW:HIGH"
+        )
     log_scale = (1.0 - high if discount else low) > 0
     return asdict(Interval(low, high, log=log_scale, integer=integer, one_minus=discount))
 
