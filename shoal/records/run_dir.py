@@ -93,9 +93,13 @@ class RunDirectory:
             self.lock, self.present = RunLock(self.path), Presence(self.path)
             self._files = MetricFiles(self.path)
             self._log = RunLog(self.path)
-        except OSError as error:
+        except UsageError:  # another process has made a run of it meanwhile
+            raise
+        except BaseException as error:  # a full disk, an interrupt: a directory that holds no run is of no use
             if self._made:
                 shutil.rmtree(self.path, ignore_errors=True)
+            if not isinstance(error, OSError):
+                raise
             raise UsageError(f"cannot create the run directory '{shown(self.path)}': {error.strerror}") from None
 
     @classmethod
@@ -113,19 +117,30 @@ class RunDirectory:
                 "elsewhere; put the file or folder itself there"
             )
         out = cls.__new__(cls)
-        out.path, out.lock, out._failed, out._refused, out._made = path, RunLock(path), False, False, None
-        out._files, out._last, out._log, out.present = None, None, RunLog(path), Presence(path)
+        out.path, out._failed, out._refused, out._made, out._files, out._last = path, False, False, None, None, None
+        with out._writable():
+            out.lock, out._log, out.present = RunLock(path), RunLog(path), Presence(path)
         with reading(path / "config.json"):
             out._outdated, out._before = [], read_text(path / "config.json").encode()
         return out
 
     def go_on(self, after: Checkpoint) -> None:
         """Go on behind a checkpoint: what was written later is removed."""
-        self.lock.at_least(int(after.manifest["launch"]) + 1)
-        checkpoint.clean(after.path.parent)
         self._close_files()
-        self._files = MetricFiles(self.path, int(after.manifest["row"]))
+        with self._writable():
+            self.lock.at_least(int(after.manifest["launch"]) + 1)
+            checkpoint.clean(after.path.parent)
+            self._files = MetricFiles(self.path, int(after.manifest["row"]))
         self._outdated = [self.path / name for name in ("report.json", "params.json", f"{NEWEST}/params.json")]
+
+    @contextlib.contextmanager
+    def _writable(self) -> Iterator[None]:
+        """UsageError where the block cannot write to a directory that is there: no rights, no space, a link."""
+        try:
+            yield
+        except OSError as error:
+            name = f" ('{Path(error.filename).name}')" if isinstance(error.filename, str) else ""
+            raise UsageError(f"cannot go on in '{shown(self.path)}': {error.strerror or error}{name}") from None
 
     def describe(
         self, config: Mapping[str, Any], drawings: Mapping[str, str], made_with: Mapping[str, Any] | None = None
@@ -177,10 +192,11 @@ class RunDirectory:
 
     def failed(self, error: BaseException) -> None:
         """Write into ``report.json`` that the run failed, and why; nothing where that cannot be written. Of a new run
-        that was refused nothing is left after ``close``; one that was to go on with other settings, and did not, keeps
+        that was refused, or ended before it was described, nothing is left after ``close``; one that was to go on with other settings, and did not, keeps
         those it had."""
         begun = self._last is not None and self._last.steps
-        self._refused = self._made is not None and not begun and isinstance(error, UsageError)
+        empty = isinstance(error, UsageError) or not (self.path / "config.json").exists()
+        self._refused = self._made is not None and not begun and empty
         if self._refused or not self.present.holds():
             return
         if self._before is not None:

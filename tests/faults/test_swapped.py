@@ -165,7 +165,7 @@ def test_a_folder_that_is_held_is_the_same_whatever_takes_its_place(tmp_path: Pa
 def test_a_trusted_run_says_which_of_its_files_may_not_be_links(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = shoal.train("impala", run_dir=tmp_path / "r", steps=60, **SMALL).path
+    run = shoal.train("impala", run_dir=tmp_path / "r", steps=60, quiet=True, **SMALL).path
     outside = tmp_path / "outside"
     (run / name).rename(outside) if (run / name).exists() else outside.mkdir()
     (run / name).symlink_to(outside)
