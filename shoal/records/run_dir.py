@@ -96,6 +96,7 @@ class RunDirectory:
         except UsageError:  # another process has made a run of it meanwhile
             raise
         except BaseException as error:  # a full disk, an interrupt: a directory that holds no run is of no use
+            self._close_files()
             if self._made:
                 shutil.rmtree(self.path, ignore_errors=True)
             if not isinstance(error, OSError):
@@ -192,8 +193,8 @@ class RunDirectory:
 
     def failed(self, error: BaseException) -> None:
         """Write into ``report.json`` that the run failed, and why; nothing where that cannot be written. Of a new run
-        that was refused, or ended before it was described, nothing is left after ``close``; one that was to go on with other settings, and did not, keeps
-        those it had."""
+        that was refused, or ended before it was described, nothing is left after ``close``; one that was to go on with
+        other settings, and did not, keeps those it had."""
         begun = self._last is not None and self._last.steps
         empty = isinstance(error, UsageError) or not (self.path / "config.json").exists()
         self._refused = self._made is not None and not begun and empty
