@@ -32,7 +32,8 @@ RUNS = ("tests/systems/test_snapshots.py", "tests/faults/test_portable.py")
 @dataclass(frozen=True)
 class Personality:
     """One machine that is imitated. env: variables; tests: what is run; home: whether a home is there to write to;
-    needs: the vector instructions that this CPU must have, by PyTorch's name of them.
+    needs: the vector instructions without which this CPU would die of its tests, or is that machine anyway, by
+    PyTorch's name of them.
     """
 
     name: str
@@ -47,12 +48,14 @@ PERSONALITIES = (
     Personality("as it is", "this machine"),
     Personality("avx2", "a CPU without AVX-512", {
         "ATEN_CPU_CAPABILITY": "avx2", "MKL_ENABLE_INSTRUCTIONS": "AVX2", "ONEDNN_MAX_CPU_ISA": "AVX2",
-    }, needs="AVX2"),
+    }, needs="AVX512"),
     Personality("plain vectors", "the smallest vectors that PyTorch has", {"ATEN_CPU_CAPABILITY": "default"}),
     Personality("avx512", "a CPU with AVX-512 and without bfloat16", {
         "ATEN_CPU_CAPABILITY": "avx512", "MKL_ENABLE_INSTRUCTIONS": "AVX512", "ONEDNN_MAX_CPU_ISA": "AVX512_CORE",
     }, needs="AVX512"),
-    Personality("bf16", "a CPU with bfloat16 and without AMX", {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16"}),
+    Personality("bf16", "a CPU with bfloat16 and without AMX", {
+        "ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16",
+    }, needs="AVX512"),
     Personality("no svml", "numba without Intel's vector mathematics", {"NUMBA_DISABLE_INTEL_SVML": "1"}),
     Personality("plain code", "none of what exists for speed alone", {"SHOAL_PLAIN": "1"}),
     Personality("four threads", "torch and BLAS with four threads", {
@@ -64,7 +67,7 @@ PERSONALITIES = (
 
 
 def lacks(who: Personality) -> bool:
-    """Whether this CPU has not the instructions that a personality asks for: its tests would die of the first one."""
+    """Return whether this CPU is without the vector instructions that a personality needs."""
     ladder = ("DEFAULT", "AVX2", "AVX512")  # PyTorch's names on x86; another processor's is none of these
     code = "import torch; print(torch.backends.cpu.get_cpu_capability())"
     plain = {name: value for name, value in os.environ.items() if name != "ATEN_CPU_CAPABILITY"}
@@ -129,7 +132,7 @@ def main() -> int:
         if args.only and not any(word in who.name for word in args.only):
             continue
         if lacks(who):
-            print(f"{who.name:<16} {says}: left out, this CPU has no {who.needs}", flush=True)
+            print(f"{who.name:<16} {says}: left out, as this CPU has no {who.needs}", flush=True)
             continue
         begun = time.monotonic()
         passed, last = run(who, python, args.this_python)

@@ -41,7 +41,7 @@ def check(args: list[str]) -> int:
         found = nodes()
         versions = check_versions(found)
         print(", ".join(f"{package} {version}" for package, version in versions.items()) + " on every node")
-        print(placement.draw(placement.units(program) if program is not None else [], found))
-        if program is not None:
-            placement.check(placement.units(program), found, "the Ray cluster")
+        wanted = placement.units_on(program, found) if program is not None else []
+        print(placement.draw(wanted, found))
+        placement.check(wanted, found, "the Ray cluster")
     return 0

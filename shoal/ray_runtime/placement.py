@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from shoal.api import UsageError
 from shoal.program import Program, RoleSpec
@@ -80,6 +80,18 @@ def units(program: Program) -> list[Unit]:
             about = servers.get(role.name, ""), role.name in servers.values()
             out += [Unit(replica, needs, vital, replica if role.device == "cuda" else (), *about) for replica in each]
     return sorted(out, key=lambda unit: unit.order, reverse=True)
+
+
+def units_on(program: Program, nodes: Sequence[Node]) -> list[Unit]:
+    """Return ``units(program)``; a learner and the inference servers take equal parts of the GPUs where ``nodes`` have
+    too few for each to have its own. Several learners never share one, as NCCL refuses that."""
+    wanted = units(program)
+    on_gpus = [unit for unit in wanted if unit.gpus]
+    gpus = sum(int(node.resources.get("GPU", 0.0)) for node in nodes)
+    if not 0 < gpus < len(on_gpus) or sum(not unit.serves for unit in on_gpus) != 1:
+        return wanted
+    part = 10_000 // -(-len(on_gpus) // gpus) / 10_000  # Ray counts ten-thousandths
+    return [replace(unit, needs={**unit.needs, "GPU": part}) if unit.gpus else unit for unit in wanted]
 
 
 def _servers(program: Program) -> dict[str, str]:

@@ -93,7 +93,7 @@ class Places:
         for bundle, unit in enumerate(units):
             if unit.gpus:
                 where = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=bundle)
-                ask = ray.remote(_gpus).options(num_cpus=0, num_gpus=len(unit.gpus), scheduling_strategy=where)
+                ask = ray.remote(_gpus).options(num_cpus=0, num_gpus=unit.needs["GPU"], scheduling_strategy=where)
                 self.gpus |= zip(unit.gpus, ray.get(ask.remote(), timeout=RESOURCE_WAIT_SECONDS), strict=True)
 
     def settled(self, replica: tuple[str, int]) -> None:

@@ -50,7 +50,7 @@ class RayRuntime:
             from shoal.ray_runtime.supervisor import RaySupervisor
 
             self._check_room(program)
-            places = Places(placement.units(program), nodes())
+            places = Places(placement.units_on(program, nodes()), nodes())
             stack.callback(instance.within, instance.GOODBYE, places.close)
             plan = layout.plan(program)
             launch = replace(launch, publication=None)  # parameters lie on another node: checkpoints serve
@@ -69,7 +69,7 @@ class RayRuntime:
     def _check_room(self, program: Program) -> None:
         from shoal.ray_runtime.places import nodes
 
-        placement.check(placement.units(program), nodes(), "the Ray cluster")
+        placement.check(placement.units_on(program, nodes()), nodes(), "the Ray cluster")
 
     def _starts_its_own(self) -> bool:
         return self.address is None and not instance.connected()

@@ -51,12 +51,13 @@ CLASSIC: Preset = dict(  # streams of 512 units are for images
 BOX2D: Preset = {**dqn.BOX2D, "total_envs": 16, "dueling": False, "epsilon_steps": 0}
 STATES: Preset = dict(dqn.STATES, total_envs=16, dueling=False)
 VECTOR: Preset = dict(dqn.VECTOR, total_envs=16, dueling=False, novelty_steps=9_000)
+PICTURE: Preset = dict(dqn.PICTURE, actors=1)  # the same program then, as of ATARI
 MINATAR: Preset = dict(  # sections 3.1 and 4.1, on MinAtar's small network: streams of 512 units are for Atari's
     dqn.MINATAR, total_envs=16, double=True, n_step=3, dueling=False, max_grad_norm=40.0, epsilon_steps=0,
 )  # fmt: skip
 PRESETS: Presets = {
     "paper": PAPER, "atari": ATARI, "classic": CLASSIC, "box2d": BOX2D, "minatar": MINATAR,
-    "states": STATES, "vector": VECTOR,
+    "states": STATES, "vector": VECTOR, "picture": PICTURE,
 }  # fmt: skip
 network, agent = dqn.network, dqn.agent
 

@@ -20,7 +20,10 @@ class Config(async_q.Config):
     """Asynchronous n-step Q-learning. A worker's step learns from ``envs`` segments of ``unroll`` agent steps."""
 
 
-PRESETS: Presets = {"paper": async_q.PAPER, "classic": async_q.CLASSIC, "minatar": async_q.MINATAR}
+PRESETS: Presets = {
+    "paper": async_q.PAPER, "classic": async_q.CLASSIC, "minatar": async_q.MINATAR, "states": async_q.STATES,
+    "vector": async_q.VECTOR,
+}  # fmt: skip
 
 
 class NStepQ(SegmentQ):

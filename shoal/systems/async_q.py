@@ -75,7 +75,11 @@ MINATAR: Preset = dict(
     actors=2, envs=8, unroll=5, steps=1_000_000, torso="minatar", learning_rate=schedule(7e-4, 0.0), optimiser_eps=1e-4,
     rmsprop_decay=0.99, max_grad_norm=40.0, gamma=0.99, target_period=10_000, epsilon_steps=100_000,
 )  # fmt: skip
-PRESETS: Presets = {"paper": PAPER, "classic": ONE_STEP, "minatar": MINATAR}
+STATES: Preset = {**CLASSIC, "reward_scale": 1.0, "episode_bound": 500}
+VECTOR: Preset = {  # of any environment: vectors of any scale, rewards that random play may never see
+    **CLASSIC, "reward_scale": 1.0, "normalise_obs": True, "novelty": 0.5, "novelty_steps": 60_000,
+}  # fmt: skip
+PRESETS: Presets = {"paper": PAPER, "classic": ONE_STEP, "minatar": MINATAR, "states": STATES, "vector": VECTOR}
 Last = Literal["q_max", "q_taken"]
 
 

@@ -19,7 +19,10 @@ from shoal.systems import async_q
 from shoal.systems.async_q import SegmentQ, SegmentQAgent
 from shoal.topology.config import Presets
 
-PRESETS: Presets = {"paper": async_q.PAPER, "classic": async_q.CLASSIC, "minatar": async_q.MINATAR}
+PRESETS: Presets = {
+    "paper": async_q.PAPER, "classic": async_q.CLASSIC, "minatar": async_q.MINATAR, "states": async_q.STATES,
+    "vector": async_q.VECTOR,
+}  # fmt: skip
 
 
 class Config(async_q.Config):

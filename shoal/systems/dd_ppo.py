@@ -91,6 +91,7 @@ PRESETS: Presets = {
     "paper": PAPER, "atari": ATARI, "classic": CLASSIC, "minatar": recurrent_ppo.MINATAR,
     "pointgoal": recurrent_ppo.POINTGOAL,
     "classic_continuous": VECTOR_CONTINUOUS, "states": STATES, "vector": VECTOR, "vector_continuous": VECTOR_CONTINUOUS,
+    "picture": recurrent_ppo.PICTURE, "picture_continuous": recurrent_ppo.PICTURE_CONTINUOUS,
 }  # fmt: skip
 
 

@@ -33,10 +33,13 @@ PAPER: Preset = {  # section 4.1; the paper has no reinforcement learning: what 
     **dqn.PAPER, "actors": 200, "learners": 200, "shards": 31, "n_fetch": 1, "n_push": 1, "optimiser": "adagrad",
     "learning_rate": 0.02, "optimiser_eps": 1e-8,
 }  # fmt: skip
-CLASSIC: Preset = dqn.CLASSIC | ADAGRAD | {  # without the epsilon, AdaGrad's first steps move every weight by 0.05
-    "learning_rate": 0.05, "optimiser_eps": 0.01, "steps": 200_000,
-}  # fmt: skip
+FIRM: Preset = dict(learning_rate=0.05, optimiser_eps=0.01)  # without it, first steps move every weight by 0.05
+CLASSIC: Preset = {**dqn.CLASSIC, **FIRM, "steps": 200_000}
 BOX2D: Preset = dqn.BOX2D | ADAGRAD
+STATES: Preset = gorila.STATES | FIRM
+VECTOR: Preset = gorila.VECTOR | FIRM
 MINATAR: Preset = dqn.MINATAR | ADAGRAD
-PRESETS: Presets = {"paper": PAPER, "classic": CLASSIC, "box2d": BOX2D, "minatar": MINATAR}
+PRESETS: Presets = {
+    "paper": PAPER, "classic": CLASSIC, "box2d": BOX2D, "minatar": MINATAR, "states": STATES, "vector": VECTOR,
+}  # fmt: skip
 network, agent, program = gorila.network, gorila.agent, gorila.program

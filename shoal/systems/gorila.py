@@ -53,10 +53,11 @@ CLASSIC: Preset = dqn.CLASSIC | {"outliers": 0.0}  # near the end of CartPole, t
 BOX2D: Preset = dqn.BOX2D
 STATES: Preset = dqn.STATES | {"outliers": 0.0}
 VECTOR: Preset = dqn.VECTOR | {"outliers": 0.0, "novelty_steps": 9_000}
+PICTURE: Preset = dqn.PICTURE | {"envs": 16, "outliers": 0.0}
 MINATAR: Preset = dqn.MINATAR  # network, preprocessing and learning rate are DQN's, as in the paper
 PRESETS: Presets = {
     "paper": PAPER, "atari": ATARI, "classic": CLASSIC, "box2d": BOX2D, "minatar": MINATAR,
-    "states": STATES, "vector": VECTOR,
+    "states": STATES, "vector": VECTOR, "picture": PICTURE,
 }  # fmt: skip
 network, agent = dqn.network, dqn.agent
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -10,7 +11,7 @@ from shoal.api import Field, UsageError
 from shoal.ops import SharedRMSProp
 from shoal.program import Channel, Program
 from shoal.ray_runtime import placement
-from shoal.ray_runtime.placement import Node, check, draw, fit, units
+from shoal.ray_runtime.placement import Node, check, draw, fit, units, units_on
 from shoal.ray_runtime.versions import compare, versions
 from shoal.replay import TableSpec
 from shoal.systems import load
@@ -49,7 +50,7 @@ def test_the_learner_comes_first_and_the_rest_beside_it() -> None:
     assert [unit.label for unit in over] == ["evaluator[0]"]
 
 
-def served(device: str) -> Program:
+def served(device: str, servers: int = 1) -> Program:
     p = Program("test")
     sent = p.channel(Channel("trajectories", "queue", STREAM))
     asked = p.channel(Channel("observations", "queue", STREAM))
@@ -65,8 +66,8 @@ def served(device: str) -> Program:
         answers=answers.reader(),
     )
     p.role(
-        "inference", None, on_failure="restart", device=device, asked=asked.reader(), answers=answers.writer(),
-        params=params.reader(),
+        "inference", None, replicas=servers, on_failure="restart", device=device, asked=asked.reader(),
+        answers=answers.writer(), params=params.reader(),
     )  # fmt: skip
     p.role("learner", None, device=device, items=sent.reader(), params=params.writer())
     return p
@@ -141,3 +142,20 @@ def test_a_node_with_another_version_is_named() -> None:
             UsageError, match=f"^node b has {package} 0.1, but the driver has {re.escape(here[package])}:"
         ):
             compare("node b", {**here, package: "0.1"})
+
+
+@pytest.mark.parametrize(
+    ("gpus", "servers", "part"), [(1, 1, 0.5), (2, 1, 1.0), (1, 2, 0.3333), (2, 2, 0.5), (2, 3, 0.5), (0, 1, 1.0)]
+)
+def test_a_learner_and_its_servers_share_gpus_where_there_are_too_few(gpus: int, servers: int, part: float) -> None:
+    p, nodes = served("cuda", servers), [node("a", CPU=20, GPU=gpus)]
+    wanted = units_on(p, nodes)
+    assert {unit.needs["GPU"] for unit in wanted if unit.gpus} == {part}
+    assert all("GPU" not in unit.needs for unit in wanted if not unit.gpus)
+    assert bool(fit(wanted, nodes)[1]) is (gpus == 0)
+
+
+def test_learners_do_not_share_a_gpu() -> None:
+    p = served("cuda")
+    p.roles = [replace(role, replicas=2) if role.name == "learner" else role for role in p.roles]
+    assert {unit.needs["GPU"] for unit in units_on(p, [node("a", CPU=9, GPU=2)]) if unit.gpus} == {1.0}
