@@ -19,6 +19,7 @@ from torch import Tensor
 
 from shoal.api import ShoalError, UsageError
 from shoal.extras import pip_install
+from shoal.held import held
 from shoal.nets.actor_critic import ActorCritic
 from shoal.nets.cem_network import CEMNetwork
 from shoal.nets.dpg_network import DPGNetwork
@@ -29,7 +30,6 @@ from shoal.paths import require_new, shown
 from shoal.policy import Policy
 from shoal.policy.export_description import describe
 from shoal.policy.export_module import PolicyModule
-from shoal.records.held import held
 from shoal.types import Values
 from shoal.untrusted import excerpt
 

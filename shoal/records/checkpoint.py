@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import Any
 
 from shoal.api import EnvironmentFailed, ShoalError, Stopped
+from shoal.held import held
 from shoal.metering.aggregator import Aggregator
 from shoal.program import Channel, Program
 from shoal.records import checkpoint_state as state_files
 from shoal.records.checkpoint_shape import differences as differences, shape_of as shape_of
 from shoal.records.checkpoint_state import Packed, Written
 from shoal.records.formats import check_format
-from shoal.records.held import held
 from shoal.records.presence import Presence
 from shoal.records.whole_files import write_whole
 from shoal.types import Values

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from shoal import api
-from shoal.records.held import held
+from shoal.held import held
 from shoal.records.metric_files import finite
 from shoal.records.tensor_files import save_tensors
 from shoal.records.whole_files import write_whole

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from shoal.api import NO_NUMBERS, Tensors
+from shoal.held import held
 from shoal.records.damage import read_json, reading
-from shoal.records.held import held
 from shoal.records.metric_files import append_row
 from shoal.records.param_files import index
 from shoal.records.tensor_files import save_tensors

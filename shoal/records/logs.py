@@ -11,7 +11,7 @@ import time
 from io import TextIOWrapper
 from pathlib import Path
 
-from shoal.records.held import held
+from shoal.held import held
 from shoal.untrusted import printable
 
 FOLDER = "logs"

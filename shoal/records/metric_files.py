@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import IO, Any
 
 from shoal.api import UsageError
+from shoal.held import cut, open_to_append
 from shoal.metering.aggregator import Snapshot
 from shoal.metering.glossary import NAMES
 from shoal.paths import shown
 from shoal.records.damage import reading
-from shoal.records.held import cut, open_to_append
 from shoal.records.live_file import LiveFile
 from shoal.records.whole_files import write_whole
 from shoal.types import Values

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from shoal.records.held import held
+from shoal.held import held
 from shoal.records.param_files import NEWEST, save_params
 from shoal.records.report import Report
 

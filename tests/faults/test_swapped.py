@@ -19,9 +19,9 @@ import torch
 import shoal
 from shoal.api import Diverged, ShoalError
 from shoal.cli.main import main
+from shoal.held import cut, held, open_to_append
 from shoal.records import checkpoint, checkpoint_state, dumps, logs
 from shoal.records.evaluation_files import EvaluationFiles, forget_after, video
-from shoal.records.held import cut, held, open_to_append
 from shoal.records.publication import Publication
 from shoal.records.whole_files import write_whole
 

@@ -68,7 +68,7 @@ def check_space(name: str, values: Values, space: Space) -> None:
 def shapes_of(system: Any, values: Values) -> Values:
     """Return the values that members of this configuration exchange. UsageError or WiringError if no program can be
     made of it."""
-    cfg = build(system.Config, coerce_all(system.Config, values, "of a member"))
+    cfg = build(system.Config, coerce_all(system.Config, values, "a member"))
     return {**shapes(system.program(cfg)), **cfg.kept()}
 
 

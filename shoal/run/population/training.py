@@ -19,11 +19,11 @@ from typing import Any
 
 from shoal.api import RoleFailed, ShoalError, UsageError
 from shoal.envs import looking
+from shoal.held import cut
 from shoal.local.apart import apart
 from shoal.paths import fixed, require_new, shown
 from shoal.records.checkpoint import FOLDER, completed
 from shoal.records.damage import reading
-from shoal.records.held import cut
 from shoal.records.metric_files import append_row, newest_steps
 from shoal.records.presence import Presence
 from shoal.records.run_dir import NO_OVERWRITE
