@@ -28,12 +28,13 @@ class Task:
 
 
 DISCRETE = (*POLICIES, *VALUES)
+ANY = (*DISCRETE, *WORKERS, "downpour")
 TASKS: dict[str, tuple[Task, ...]] = {
     "toy_text": (
-        Task("FrozenLake-v1", 0.70, GYM, DISCRETE, chosen=("a3c",), episodes=500),
-        Task("Taxi-v4", 7.5, "value iteration: 7.9", DISCRETE, chosen=VALUES),
+        Task("FrozenLake-v1", 0.70, GYM, ANY, chosen=("a3c",), episodes=500),
+        Task("Taxi-v4", 7.5, "value iteration: 7.9", ANY, chosen=VALUES),
         Task("FrozenLake8x8-v1", 0.85, GYM, DISCRETE, chosen=("recurrent-ppo", "impala", "a3c"), episodes=500),
-        Task("CliffWalking-v1", -17.0, CLIFF, DISCRETE, chosen=("recurrent-ppo", "dqn"), episodes=20),
+        Task("CliffWalking-v1", -17.0, CLIFF, ANY, chosen=("recurrent-ppo", "dqn"), episodes=20),
     ),
     "classic": (
         Task("CartPole-v1", 475, GYM, (*DISCRETE, *WORKERS, "es"), chosen=(*DISCRETE, *WORKERS, "es")),
@@ -43,7 +44,7 @@ TASKS: dict[str, tuple[Task, ...]] = {
         Task("MountainCarContinuous-v0", 90, GYM, (*POLICIES, *BOXES), chosen=("apex-dpg",)),
     ),
     "box2d": (
-        Task("LunarLander-v3", 200, GYM, DISCRETE, chosen=DISCRETE),
+        Task("LunarLander-v3", 200, GYM, (*DISCRETE, *WORKERS), chosen=DISCRETE),
         Task("LunarLanderContinuous-v3", 200, GYM, ("recurrent-ppo", "impala", "es", *BOXES)),
         Task("BipedalWalker-v3", 213, ZOO.format("ppo: 213"), ("recurrent-ppo", "impala", *BOXES)),
     ),

@@ -56,7 +56,7 @@ from shoal.groups import (
 
 @dataclass(frozen=True)
 class Observation:
-    """One leaf of an observation. ``kind`` says how a network reads it: ``image`` (uint8 ``[C, H, W]``), ``vector``
+    """One array of an observation. ``kind`` says how a network reads it: ``image`` (uint8 ``[C, H, W]``), ``vector``
     (floats, any shape), ``one_hot`` (integers below ``size``), or not at all: ``mask`` (bool ``[A]``, ``MASK``)."""
 
     shape: tuple[int, ...]
@@ -96,14 +96,13 @@ class Action:
 
 @dataclass(frozen=True)
 class EnvSpec:
-    """What a batch of environments offers, known before any process starts.
+    """Observations and actions of a batch of environments, known before any process starts.
     observations: ``obs`` (a plain space), ``obs/camera`` (a Dict), ``obs/0`` (a Tuple).
     stack: frames on axis 0 of ``obs``; only the newest (``obs[:, -1:]``) is new each step.
     pad: what a stack holds before an episode's first frame: ``repeat`` (of it) or ``zero``.
     autoreset: ``next_step``: a step after an episode's end ignores its action (``valid`` is False there), and the last
-        such step returns the next first observation; ``same_step``: the ending step already returns that, and the true
-        last one travels in ``EnvStep.final_obs``.
-    """
+        such step returns the next first observation; ``same_step``: the ending step returns that observation, and
+        ``EnvStep.final_obs`` holds the true last one."""
 
     id: str
     observations: dict[str, Observation]
@@ -153,7 +152,7 @@ class EnvBatch(Protocol):
 
 
 class Act(NamedTuple):
-    """Actions ``[E, ...]``, the next recurrent state, and arrays ``[E, ...]`` stored beside them (values ...)."""
+    """Result of ``Agent.act``: actions ``[E, ...]``, next recurrent state, arrays ``[E, ...]`` to store beside them."""
 
     action: np.ndarray
     state: Tensors
@@ -161,8 +160,8 @@ class Act(NamedTuple):
 
 
 class Agent(Protocol):
-    """Chooses actions for ``E`` environments. ``first`` (bool ``[E]``) marks observations that start an
-    episode: the agent clears those rows of ``state`` before using it. A greedy agent takes its best guess."""
+    """Choose actions for ``E`` environments: drawn, or the best with ``greedy``. ``first`` (bool ``[E]``) marks
+    observations that start an episode: the agent clears those rows of ``state`` before using it."""
 
     def initial_state(self, envs: int) -> Tensors: ...
     def act(self, obs: Arrays, first: np.ndarray, state: Tensors, greedy: bool = False) -> Act: ...
@@ -170,18 +169,18 @@ class Agent(Protocol):
 
 
 class Update(NamedTuple):
-    """What one learner update reports; ``priorities`` (float32 ``[B]``) go back to the replay."""
+    """Result of one learner update: metrics, and new ``priorities`` (float32 ``[B]``) for the replay."""
 
     metrics: Mapping[str, torch.Tensor | float]
     priorities: torch.Tensor | None = None
 
 
 class Batch(NamedTuple):
-    """What a reader returns; valid until its next ``get``. ``keys`` (int64) and ``probs`` (float32, probability that an
-    item is drawn) only from a replay; ``size`` is the replay's size in items (0: it is no replay).
+    """Batch that ``Reader.get`` returns, valid until the next ``get``. Only a replay sets ``keys`` (int64), ``probs``
+    (float32, probability of drawing each item) and ``size`` (items in the replay).
 
-    versions: of each joined item of a queue, the version of the parameters it was made with, as its writer said (0: it
-    said none); empty where nobody can say: from a replay, or once items are mixed or taken apart.
+    versions: for each joined item of a queue, the version of the parameters it was made with, as given by its writer
+    (0: none given). Empty if unknown: from a replay, or after items are mixed or split.
     """
 
     items: Tensors
@@ -192,7 +191,7 @@ class Batch(NamedTuple):
 
 
 class Learner(Protocol):
-    """Turns batches into parameters. ``SGDLearner`` is the usual one."""
+    """Update parameters from batches. Most systems use ``SGDLearner``."""
 
     step: int
 
@@ -203,29 +202,26 @@ class Learner(Protocol):
 
 
 class Role(Protocol):
-    """One unit of work per ``step``, with at most one ``put`` per write port and one ``get`` per read port.
-    Optional: ``start()`` before the first step of a run (not when it is resumed), ``close()``, ``Stateful``'s methods;
-    ``due() -> bool``: not stepped while False; ``would_wait() -> bool``: nor by the serial runtime while that is True.
-    """
+    """Do one unit of work per ``step``, with at most one ``put`` per write port and one ``get`` per read port.
+    Optional: ``start()`` before the first step of a run (not after a resume), ``close()``, ``Stateful``'s methods,
+    ``due()`` (no step while False) and ``would_wait()`` (no step in the serial runtime while True)."""
 
     def step(self) -> None: ...
 
 
 @runtime_checkable
 class Stateful(Protocol):
-    """What goes on exactly where it stopped: a role, an agent, an algorithm with more state than its networks.
-    A state is nested dicts, lists and tuples of numbers, strings, None, arrays and tensors, and may share memory with
-    its owner: it is written before the next step. A role is asked between two steps, or while the first port of a step
-    blocks: until then the step must have changed nothing.
-    """
+    """Save and restore the state of a role, an agent or an algorithm. A state is nested dicts, lists and tuples of
+    numbers, strings, None, arrays and tensors. It may share memory with its owner: it is written before the next step.
+    It is read between two steps, or while the first port of a step blocks: until then the step changes nothing."""
 
     def state_dict(self) -> State: ...
     def load_state_dict(self, state: State) -> None: ...
 
 
 class Slot(Protocol):
-    """``with`` it one item is written in place; an exception inside discards the item. ``version`` counts as it is at
-    the end: what the item is made with may be fetched inside, once there is room."""
+    """Context manager that writes one item in place; an exception inside discards the item. ``version`` is read at the
+    end of the block, so the parameters for the item may be fetched inside, once there is room."""
 
     version: int
 
@@ -236,7 +232,7 @@ class Slot(Protocol):
 
 
 class Writer(Protocol):
-    """``version``: of the parameters that an item was made with, for its reader (``Batch.versions``)."""
+    """Write end of a queue or replay. ``version``: of the parameters an item was made with (``Batch.versions``)."""
 
     def ready(self) -> bool: ...
     def put(self, items: Arrays, version: int = 0) -> None:
@@ -247,15 +243,19 @@ class Writer(Protocol):
 
 
 class Reader(Protocol):
+    """Read end of a queue or replay. ``reprioritise`` sets priorities of a replay's items by their keys."""
+
     def ready(self) -> bool: ...
     def get(self) -> Batch: ...  # may lie in a channel's memory: valid until the next get
     def reprioritise(self, keys: torch.Tensor, priorities: torch.Tensor) -> None: ...
 
 
 class ParamsWriter(Protocol):
+    """Write end of published parameters, with version numbers from 1 on."""
+
     @property
     def version(self) -> int:
-        """Number of the latest version, which an earlier life of this replica may have published; 0: there is none."""
+        """Return the number of the latest version, possibly published before a restart of this replica; 0: none."""
 
     def ready(self) -> bool: ...
     def slot(self) -> AbstractContextManager[Tensors]: ...  # the next version, written in place; an error discards it
@@ -264,13 +264,15 @@ class ParamsWriter(Protocol):
 
 
 class ParamsReader(Protocol):
+    """Read end of published parameters: the latest version, or in lockstep the next one."""
+
     def ready(self) -> bool: ...
     def latest(self, newer_than: int = -1) -> tuple[int, Tensors] | None:
-        """The latest (version, parameters), a private copy; None if not newer. Blocks before the first version, and on
-        a lockstep port that has read the latest as often as it may. The version of parts is that of the oldest."""
+        """Return the latest (version, parameters), a private copy; None if not newer. Blocks before version 1, and on
+        a lockstep port that has read the latest as often as allowed. The version of shards is that of the oldest."""
 
     def newest(self) -> int:
-        """Number of the latest version; 0 before the first."""
+        """Return the number of the latest version; 0 before the first."""
 
 
 class Constant(Protocol):
@@ -302,10 +304,9 @@ class ReplaySpec(Protocol):  # plain data that says how big a table is and build
 
 
 class Metrics(Protocol):
-    """What a role reports of itself. A new name becomes a column of the metric files: of ``record`` the mean since
-    the row before, of ``tally`` its ``NAME_p50``, ``NAME_p95`` and ``NAME_max``. Time is booked to one phase at a time:
-    ``phase`` takes its part out of the phase around it; ``enter`` (until the next; returns the one before) is cheaper.
-    """
+    """Metrics of a role. Each name becomes a column of the metric files: for ``record`` the mean since the last row,
+    for ``tally`` the columns ``NAME_p50``, ``NAME_p95`` and ``NAME_max``. Time counts for one phase only: that of the
+    innermost ``phase`` block, or the one that ``enter`` began last (cheaper; returns the phase before)."""
 
     def count(self, name: str, n: int = 1) -> None: ...
     def making(self, steps: int) -> None: ...  # environment steps that are made, and not counted yet: for displays
@@ -319,19 +320,18 @@ class Metrics(Protocol):
 
 @dataclass
 class Context:
-    """What a replica knows of itself and of its run. role, index, replicas: its role, its number of how many replicas.
+    """Facts about a replica and its run. role: its name; index: number of this replica, of ``replicas``.
 
-    generation: number of this life: it grows with every restart and resumed launch; 0 in serial, where there is one.
-    seed: of this life alone. A serial run that is resumed builds its roles with its first seeds, then loads states.
-    total_steps: environment steps that end the run, or None. run_dir: where the run writes, and roles may, or None.
-    counts: what earlier lives of this replica counted (``env_steps``, ``updates``, ``actions``), so that schedules go
-        on when it is restarted or the run resumed. Empty in the serial runtime: states are all that goes on there.
-    exact: states must hold everything, environments too, as a resumed run shall repeat bit for bit.
-    pipelined: on a GPU, a step may get the next one's batch, and publish the parameters of the one before.
-    steps: environment steps of the whole run so far; interrupted: whether it should end (serial): a long step returns.
-    team: makes a ``learning.data_parallel.Team`` of so many processes; None: the runtime has none.
-    initial: puts the parameters that the run begins with into a network (``topology.roles.begin``); None: it has none.
-    """
+    generation: number of restarts and resumed launches of this replica; always 0 in the serial runtime.
+    seed: of this generation only. A resumed serial run builds its roles with its first seeds, then loads states.
+    total_steps: environment steps that end the run, or None. run_dir: directory of the run, or None.
+    counts: counters of earlier generations of this replica (``env_steps``, ``updates``, ``actions``), so that schedules
+        continue after a restart or resume. Empty in the serial runtime, where saved states contain them.
+    exact: states must contain everything, also the environments, so that a resumed run repeats bit for bit.
+    pipelined: on a GPU, a step may fetch the batch of the next step, and publish the parameters of the previous one.
+    steps: environment steps of the whole run so far. interrupted: whether a long step should return (serial runtime).
+    team: makes a ``learning.data_parallel.Team`` of the given number of processes; None: the runtime has none.
+    initial: loads the run's initial parameters into a network (``topology.roles.begin``); None: there are none."""
 
     role: str
     index: int

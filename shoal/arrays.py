@@ -44,8 +44,8 @@ def is_observation(name: str) -> bool:
 
 
 def observations(items: Mapping[str, T], prefix: str = "") -> dict[str, T]:
-    """The leaves of an observation among a batch's arrays (or what is known of each). ``prefix``: of those whose names
-    begin with it, without it: ``next/`` is what was seen at the end of each transition."""
+    """Return the observation arrays of a batch (or the specs of its arrays), by name. ``prefix``: only the arrays whose
+    names begin with it, with the prefix removed; ``next/`` selects the observations after each transition."""
     names = {name: name.removeprefix(prefix) for name in items if name.startswith(prefix)}
     return {leaf: items[name] for name, leaf in names.items() if is_observation(leaf)}
 

@@ -17,15 +17,15 @@ __all__ = [
 
 
 class ShoalError(Exception):
-    """Root of every error that Shoal raises on purpose; its text is one sentence for the user."""
+    """Base class of Shoal's errors; the message is one sentence for the user."""
 
 
 class UsageError(ShoalError):
-    """A name or value given by the user is not valid (the command exits with code 2)."""
+    """Raised for an invalid name or value from the user (a command exits with code 2)."""
 
 
 class WiringError(ShoalError):
-    """A program that cannot run: found by ``Program.validate`` before anything starts."""
+    """Raised by ``Program.validate``, before anything starts, for a program that cannot run."""
 
 
 class Deadlock(ShoalError):

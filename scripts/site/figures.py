@@ -32,11 +32,12 @@ MARKED = re.compile(  # a place of a page; several on one page have names
     r"(<!-- figures(?: ([\w-]+))?: written by scripts/site/figures\.py -->).*?(<!-- end of figures -->)", re.DOTALL
 )
 ASIDE = (
-    " In parentheses stands the mean by the policy's other actions, greedy or sampled, of the seeds where the two are "
-    "further apart than three standard errors."
+    " If greedy and sampled actions differ by more than three standard errors, the mean return of the other kind of "
+    "action stands in parentheses."
 )
 EARLY = (
-    " A run that ended early was at its mark in training before the preset's last step, and shows nothing of the rest."
+    " A run that ended early had reached its mark in training. It was stopped before the preset's last step, and says "
+    "nothing about the remaining steps."
 )
 SHOWN = 6  # panels of a system's picture
 TESTS = {  # where not tests/systems/test_SYSTEM.py
@@ -75,9 +76,11 @@ def validation(system: str, runs: list[Recorded]) -> str:
         lines += [
             f"![Learning curves of {system}](pictures/{system}-curves.svg)",
             "",
-            "*The mean return of 100 training episodes by environment steps: a line per seed, and the mark dashed.*",
+            "*Mean return of the last 100 training episodes against environment steps. Each line is one seed. The "
+            "dashed line is the mark.*",
             "",
-            "A score is the mean return of a fresh evaluation of the final policy. A score below its mark is **bold**."
+            "A score is the mean return of a fresh evaluation of the final policy. The mark is the score that counts "
+            "as solving the task. A score below its mark is **bold**."
             + (ASIDE if any(run.others for run in runs) else "")
             + (EARLY if any(run.early for run in runs) else ""),
             "",
@@ -88,11 +91,11 @@ def validation(system: str, runs: list[Recorded]) -> str:
         ]
     if unused := unused_presets(system, runs):
         lines += [
-            f"Not yet validated, since no committed run has used them to their end: the presets {', '.join(unused)}.",
+            f"Presets that are not validated, since no committed run has used them to the end: {', '.join(unused)}.",
             "",
         ]
     if any(run.preset == "dm_control" for run in runs) and system in ("d4pg", "apex-dpg"):
-        lines += ["The runs with `dm_control` were ended at 50,000 of its 500,000 steps.", ""]
+        lines += ["The runs with `dm_control` were stopped after 50,000 of its 500,000 steps.", ""]
     return "\n".join([*lines, trained(system)])
 
 

@@ -211,16 +211,23 @@ def precisions() -> Panel:
 
 
 def suite_counts() -> str:
-    """Return a table of the suite by kind of task: how many pairs have been run, and how many reach their mark."""
+    """Return a table of the suite by kind of task (pairs that have been run, pairs that reach their mark), and the
+    pairs that miss their mark by name."""
     kinds: dict[str, list[list[bool]]] = {}
+    missed = []
     for kind, task, system in suite.pairs([]):
         every = kinds.setdefault(kind, [[], [], []])
         every[0].append(True)
         if found := suite.results(task, system):
             good = all(mean(r["returns"][r["default"]]) >= task.mark for r in found)
             every[2 if system in task.chosen else 1].append(good)
+            if not good:
+                scores = ", ".join(f"{mean(r['returns'][r['default']]):.4g}" for r in found)
+                preset = found[0]["preset"]
+                missed.append(f"- `{system}` on {task.env}, preset `{preset}`: {scores}; mark {task.mark:g}")
     columns = ["kind of task", "pairs of system and task", "run where it chose no preset", "of these reach the mark"]
-    return table(columns, [[kind, len(a), len(shown), sum(shown)] for kind, (a, shown, _) in kinds.items()])
+    counts = table(columns, [[kind, len(a), len(shown), sum(shown)] for kind, (a, shown, _) in kinds.items()])
+    return "\n".join([counts, "", "Below their mark, with the score of each seed:", "", *missed])
 
 
 # -------------------------------------------------------------------------------------- docs/population.md

@@ -14,205 +14,223 @@ if TYPE_CHECKING:
 SUMMARY = """\
 shoal: distributed deep reinforcement learning in PyTorch
 
-  shoal train SYSTEM --env ID    train; `shoal systems` lists the systems
-  shoal train pbt --of SYSTEM    train a population, whose members copy the best
-  shoal tune SYSTEM --env ID     search for hyperparameters, by Optuna
-  shoal resume RUN               go on from a run's newest checkpoint
+  shoal train SYSTEM --env ID    train a system; `shoal systems` lists them
+  shoal train pbt --of SYSTEM    train a population whose worse members copy the better ones
+  shoal tune SYSTEM --env ID     search for hyperparameters with Optuna
+  shoal resume RUN               continue a run from its newest checkpoint
   shoal eval RUN                 play whole episodes with a run's policy, or film one
-  shoal watch [RUN|DIRECTORY...] a live page of runs; --terminal: the panel of one
-  shoal report RUN...            one HTML file with curves, program, settings and events
-  shoal plot RUN...              learning curves
-  shoal compare RUN...           final return, speed, time to a threshold, what differs
-  shoal export RUN --to F        the policy without Shoal
-  shoal profile RUN|SYSTEM       what takes the time
-  shoal plan SYSTEM --env ID     how fast it would be with more actors or machines, and what would hold it back
-  shoal record SOURCE --out SET  whole episodes into a data set
-  shoal draw SYSTEM              the program, before anything runs
-  shoal config SYSTEM            every setting, what it means and where its value came from
-  shoal systems                  the systems there are
-  shoal envs [WORD]              the environments that are installed, with kind and presets
-  shoal runs [DIRECTORY]         the runs there are, with score and state
-  shoal zoo [NAME]               trained policies that ship with Shoal: `shoal eval zoo:NAME`
-  shoal cluster check [SYSTEM]   nodes, resources and versions of a Ray cluster
-  shoal completion SHELL         completion for bash, zsh or fish
+  shoal watch [RUN|DIRECTORY...] serve a live page of runs; --terminal: show one run's panel in the terminal
+  shoal report RUN...            write one HTML file with curves, program, settings and events
+  shoal plot RUN...              draw learning curves
+  shoal compare RUN...           compare final returns, speed, time to a threshold and settings
+  shoal export RUN --to F        write the policy in a format that needs no Shoal
+  shoal profile RUN|SYSTEM       show how each role spends its time
+  shoal plan SYSTEM --env ID     predict the speed with more actors or machines, and the bottleneck
+  shoal record SOURCE --out SET  record whole episodes into a data set
+  shoal draw SYSTEM              draw the program, without running it
+  shoal config SYSTEM            show every setting, its meaning and the source of its value
+  shoal systems                  list the systems
+  shoal envs [WORD]              list the installed environments, with kind and presets
+  shoal runs [DIRECTORY]         list the runs in a directory, with score and state
+  shoal zoo [NAME]               list the trained policies that ship with Shoal: `shoal eval zoo:NAME`
+  shoal cluster check [SYSTEM]   show nodes, resources and versions of a Ray cluster
+  shoal completion SHELL         print completion for bash, zsh or fish
   shoal --version
 
 `shoal COMMAND --help` shows the flags of a command, `shoal train SYSTEM --help` those of a system.
-SYSTEM is a name of `shoal systems`, a module of your own, or a path to its .py file.
-Exit codes: 0 done, 1 the run failed, 2 the command was wrong, 130, 143 and 129 ended by Ctrl-C, SIGTERM and SIGHUP
-(a checkpoint is written first; a second signal ends the run at once, without one).
+SYSTEM is a name that `shoal systems` lists, your own module, or a path to its .py file.
+Exit codes: 0: done; 1: the run failed; 2: the command was wrong; 130, 143, 129: ended by Ctrl-C, SIGTERM, SIGHUP.
+A run that is ended by a signal first writes a checkpoint. A second signal ends it at once, without one.
 """
 TRUST = """\
-      --trust                   the run is yours, or you trust it: import the system or environment that it names,
-                                follow its links, connect to what it names (docs/security.md)
+      --trust                   trust the run: import the system or environment that it names, follow its links, and
+                                connect to the services that it names (docs/security.md)
 """
 JSON = """\
-      --json                    as JSON
+      --json                    print JSON
 """
 COMMANDS: dict[str, str] = {
     "train": """\
 shoal train SYSTEM --env ID: train a system; every field of its config is a flag (shoal train SYSTEM --help)
 
-      --preset P                auto (default: by the kind of environment), none, or one of the system's
-      --config FILE             values from a TOML or YAML file, or those of the run in a directory; flags win over it
-      --seeds N N ...           a run with each seed, and a comparison at the end
+      --preset P                auto (the default: chosen by the kind of environment), none, or a preset of the system
+      --config FILE             take values from a TOML or YAML file, or from a run's directory; flags override them
+      --seeds N N ...           train one run with each seed, and compare them at the end
 {options}
-      --watch                   a live page of the run, as `shoal watch` shows it, until it ends
-      --alert COMMAND           call COMMAND 'a sentence' when the run ends, fails, stalls or loses a replica;
-                                --alert-after S: without progress (default 300)
-      --json                    how it ended, as JSON
-      --trust                   with --config RUN: import the code that it names
+      --watch                   serve a live page of the run until it ends, as `shoal watch` does
+      --alert COMMAND           call COMMAND 'a sentence' when the run ends, fails, stalls or loses a replica
+      --alert-after S           seconds without progress after which a run counts as stalled (default 300)
+      --json                    print how the run ended, as JSON
+      --trust                   with --config RUN: import the code that the run names
 """,
     "pbt": """\
 shoal train pbt --of SYSTEM --mutate FIELD,FIELD=LOW:HIGH: population-based training
 
       --population N            members (default 8)
-      --interval STEPS          between two turns; default a twentieth of --steps
-      --exploit E               truncation, tournament or ttest: who copies whom
-      --explore E               perturb or resample: how copied hyperparameters change
-      --share, --gap, --warm-up share of the members that copies and is copied; how far apart; steps before the first
-      --eval-episodes N         a member's score, instead of its training episodes; --eval-max-steps N: of an episode
-      --slots N                 members at a time; default one per core in serial, one in local
-      --runtime R               of members: serial (default) or local
+      --interval STEPS          environment steps between two turns (default a twentieth of --steps)
+      --exploit E               how members copy others: truncation, tournament or ttest
+      --explore E               how copied hyperparameters change: perturb or resample
+      --share X                 share of the members that copies, and share that is copied
+      --gap X                   smallest difference of scores for a copy
+      --warm-up STEPS           environment steps before the first copy
+      --eval-episodes N         score a member by N evaluation episodes instead of its training episodes
+      --eval-max-steps N        agent steps after which such an episode ends
+      --slots N                 members that train at the same time (default one per core in serial, one in local)
+      --runtime R               runtime of the members: serial (default) or local
       --watch, --alert COMMAND, --alert-after S
-                                as of shoal train, for all members together
+                                as in shoal train, for all members together
 other flags are the system's (shoal train SYSTEM --help)
 """,
     "tune": """\
-shoal tune SYSTEM --env ID: search for hyperparameters, by Optuna (extra shoal[tune]); each trial is a run
+shoal tune SYSTEM --env ID: search for hyperparameters with Optuna (extra shoal[tune]); each trial is a run
 
-      --trials N                finished trials of the study (default 40); one that was killed goes on
+      --trials N                finished trials of the study (default 40); a trial that was killed is continued
       --search FIELD=LOW:HIGH,...
-                                what is searched (default: learning_rate, entropy_cost, gamma, gae_lambda, noise_std,
-                                those that the system has, from a tenth to ten times of what it would be)
-      --study DIR               where trials and best.toml, for --config, are written; default studies/SYSTEM
-      --slots N                 trials at a time (default 1)
+                                fields to search and their ranges (default: learning_rate, entropy_cost, gamma,
+                                gae_lambda and noise_std, if the system has them, from a tenth to ten times their value)
+      --study DIR               directory of the trials and of best.toml, a file for --config (default studies/SYSTEM)
+      --slots N                 trials that run at the same time (default 1)
       --seed N, --seconds S, --runtime R, --quiet
-                                of the search and its runs
+                                as in shoal train, for the search and its runs
       --watch, --alert COMMAND, --alert-after S
-                                as of shoal train, for all trials together
-other flags are the system's (shoal train SYSTEM --help); a trial that lags behind the median of the others is ended
+                                as in shoal train, for all trials together
+other flags are the system's (shoal train SYSTEM --help); a trial that is behind the median of the others is ended
 """,
     "resume": """\
-shoal resume RUN: go on from a run's newest checkpoint
+shoal resume RUN: continue a run from its newest checkpoint
 
       --steps N, --seconds S, --until-return R
-                                new limits, counted from the run's beginning
+                                new limits, counted from the beginning of the run
       --runtime local|ray, --address A, --quiet
 {resumable}
-                                these, and any field of its config that changes no shape, such as --learning-rate X,
-                                are changed from there on
+                                these and any field of the config that changes no shape, such as --learning-rate X,
+                                may change; the new value counts from the checkpoint on
       --watch, --alert COMMAND, --alert-after S
-                                as of shoal train
+                                as in shoal train
 """
     + TRUST,
     "cluster": """\
-shoal cluster check [SYSTEM]: nodes, resources and versions of a Ray cluster (--address A), and what of a program
-                                fits where
+shoal cluster check [SYSTEM]: show nodes, resources and versions of a Ray cluster (--address A), and on which node each
+                                role of a program would run
 """,
     "profile": """\
-shoal profile RUN|SYSTEM: run for --seconds S (default 15), say what takes the time, and write trace.json
+shoal profile RUN|SYSTEM: run for --seconds S (default 15), show how each role spends its time, and write trace.json
 """
     + JSON
     + TRUST,
     "plan": """\
-shoal plan SYSTEM --env ID: measure what the roles cost here, in about 20 s, and simulate the system at other sizes
+shoal plan SYSTEM --env ID: measure the time of each role here, in about 20 s, and simulate the system at other sizes
 
-      --actors N,N,...          numbers of actors (default 1,2,4,8,16; "1,2,4,..." goes on)
+      --actors N,N,...          numbers of actors (default 1,2,4,8,16; "1,2,4,..." continues the series)
       --learners, --envs N,N,...
                                 numbers of learners, and of environments per actor
-      --target STEPS            the smallest number of actors that makes so many steps per second
-      --machine FILE            a TOML file of other machines (docs/scaling.md); --nodes N,N,...: how many of them
-      --costs FILE              costs that were measured before, instead of measuring them
-      --save-costs FILE         where measured costs are kept (default costs.json)
-      --seconds S               of measuring (default 14, beside the starts of processes)
-      --seed N                  of the simulation (default 0)
-      --out FILE.svg            a picture: steps per second against actors, and what holds them back
+      --target STEPS            find the smallest number of actors that makes this many steps per second
+      --machine FILE            a TOML file that describes other machines (docs/scaling.md)
+      --nodes N,N,...           numbers of nodes of that file
+      --costs FILE              read costs that were measured before, instead of measuring
+      --save-costs FILE         file for measured costs (default costs.json)
+      --seconds S               seconds of measuring, without the start of processes (default 14)
+      --seed N                  seed of the simulation (default 0)
+      --out FILE.svg            draw steps per second against actors, with the bottleneck
 """
     + JSON
     + """\
 other flags are the system's (shoal train SYSTEM --help)
 """,
-    "systems": "shoal systems: the systems there are, by kind\n" + JSON,
+    "systems": "shoal systems: list the systems by kind\n" + JSON,
     "config": """\
-shoal config SYSTEM: every value, what it means and where it came from; --toml prints a file for --config,
-                                --json what a program reads;
-                                other flags are the system's (shoal train SYSTEM --help)
+shoal config SYSTEM: show every setting, its meaning and the source of its value
+
+      --toml                    print a file for --config
+      --json                    print JSON
+other flags are the system's (shoal train SYSTEM --help)
 """,
     "draw": """\
-shoal draw SYSTEM: the program: --format text|mermaid|svg, --output FILE.txt|.mmd|.svg;
-                                other flags are the system's (shoal train SYSTEM --help)
+shoal draw SYSTEM: draw the program, without running it
+
+      --format F                text, mermaid or svg
+      --output FILE             file to write: .txt, .mmd or .svg
+other flags are the system's (shoal train SYSTEM --help)
 """,
     "eval": """\
 shoal eval RUN: play whole episodes with a run's policy, or with a saved one (a file, zoo:NAME)
 
-      --episodes N              default 20
-      --sampled                 actions as in training; without, the greedy ones
-      --best                    the best parameters by the run's own evaluations, instead of the last
-      --seed N, --envs N        default 0; environments side by side, default 8
-      --eval-max-steps N        of an episode; 0, the default: 27,000 or the run's own limit
+      --episodes N              number of episodes (default 20)
+      --sampled                 draw actions as in training, instead of the greedy ones
+      --best                    use the best parameters of the run's own evaluations, instead of the last
+      --seed N                  seed of environments and actions (default 0)
+      --envs N                  environments that are stepped together (default 8)
+      --eval-max-steps N        agent steps after which an episode ends; 0 (default): 27,000 or the run's own limit
       --video FILE.mp4          film an episode (extra shoal[video])
 """
     + JSON
     + TRUST,
     "watch": """\
-shoal watch [RUN|DIRECTORY ...]: a live page of runs (default: those in runs/), which only reads their files
+shoal watch [RUN|DIRECTORY ...]: serve a live page of runs (default: those in runs/); it only reads their files
 
-      --port N                  default: the first free one from 8787 on
-      --host H                  default 127.0.0.1; another makes the page reachable from elsewhere, by its token alone
+      --port N                  port of the page (default: the first free port from 8787 on)
+      --host H                  address to listen on (default 127.0.0.1); with another, everyone who has the page's
+                                token can reach it
       --open                    open the page in a browser
-      --terminal                instead, the panel of one run in this terminal
+      --terminal                show the panel of one run in this terminal, instead of a page
 """,
     "report": """\
-shoal report RUN...: one self-contained HTML file of runs: curves, program, settings, machine, events
+shoal report RUN...: write one self-contained HTML file with curves, program, settings, machine and events
 
-      --out FILE                default report.html
+      --out FILE                file to write (default report.html)
 """,
     "plot": """\
-shoal plot RUN...: learning curves, runs that differ only by seed together; of a population: its lineage
+shoal plot RUN...: draw learning curves, with one band for runs that differ only by seed; of a population, its lineage
 
-      --out FILE                .png, .svg or .pdf (default curves.png)
-      --x AXIS                  steps, seconds or both
+      --out FILE                file to write: .png, .svg or .pdf (default curves.png)
+      --x AXIS                  horizontal axis: steps, seconds or both
 """
     + TRUST,
     "compare": """\
-shoal compare RUN...: final return, speed, time to --threshold R, probability of improvement, configurations
+shoal compare RUN...: compare final returns, speed, time to --threshold R, probability of improvement and settings
 """
     + JSON
     + TRUST,
     "record": """\
 shoal record SOURCE --out SET: play whole episodes into a Minari data set (an ID or a directory)
 
-  SOURCE is a run (--sampled, --best), a saved policy (a file, zoo:NAME; --sampled), MODULE:FUNCTION that takes an
-  observation, or `keyboard`, a person (--keys left=0 right=1, --noop N, --wait); the last two play in --env ID
-      --episodes N, --seed N    default 20; default 0
-      --list SET                its episodes; --show SET --episode N: every step of one
+  SOURCE is one of:
+      RUN                       a run's policy (--sampled, --best)
+      FILE, zoo:NAME            a saved policy (--sampled)
+      MODULE:FUNCTION           a function from an observation to an action, in --env ID
+      keyboard                  a person, in --env ID (--keys left=0 right=1, --noop N, --wait)
+  flags:
+      --episodes N              number of episodes (default 20)
+      --seed N                  seed of environments and actions (default 0)
+      --list SET                list the episodes of a data set
+      --show SET --episode N    show every step of an episode
 """
     + TRUST,
     "export": """\
-shoal export RUN --to F: the policy of a run, or a saved one (a file, zoo:NAME), without Shoal
+shoal export RUN --to F: write the policy of a run, or a saved one (a file, zoo:NAME), in a format that needs no Shoal
 
-      --to F                    onnx, torch-export, torchscript or safetensors
-      --out DIR, --best         where to write; the best parameters instead of the last
+      --to F                    format: onnx, torch-export, torchscript or safetensors
+      --out DIR                 directory to write to
+      --best                    use the best parameters of the run's own evaluations, instead of the last
 """
     + JSON
     + TRUST,
     "envs": """\
-shoal envs [WORD]: the environments that are installed and whose names contain WORD, with their kind and the systems
-                                that have a preset for it
+shoal envs [WORD]: list the installed environments whose names contain WORD, with their kind and the systems that have a
+                                preset for that kind
 """
     + JSON,
-    "runs": "shoal runs [DIRECTORY]: the runs in a directory (default runs), newest first\n"
-    "      --trust                   the runs are yours: follow links in them\n" + JSON,
+    "runs": "shoal runs [DIRECTORY]: list the runs in a directory (default runs), newest first\n"
+    "      --trust                   trust the runs: follow links in them\n" + JSON,
     "zoo": """\
-shoal zoo [NAME]: trained policies that ship with Shoal, with their scores; of one: all that is known of how it was made
+shoal zoo [NAME]: list the trained policies that ship with Shoal, with their scores; with NAME: show how one was made
 
-  zoo:NAME stands where a saved policy may: shoal eval zoo:NAME, shoal record zoo:NAME --out SET,
+  zoo:NAME may be given wherever a saved policy may: shoal eval zoo:NAME, shoal record zoo:NAME --out SET,
   shoal export zoo:NAME --to F, shoal train SYSTEM --init-from zoo:NAME, shoal.load("zoo:NAME")
 """
     + JSON,
     "completion": """\
-shoal completion bash|zsh|fish: a script that completes commands, systems, flags and presets
+shoal completion bash|zsh|fish: print a script that completes commands, systems, flags and presets
 
   bash    eval "$(shoal completion bash)"       in ~/.bashrc
   zsh     eval "$(shoal completion zsh)"        in ~/.zshrc, after compinit

@@ -154,7 +154,7 @@ class Codec:
 
 
 def make(env: str, num: int, options: EnvOptions) -> EnvBatch:
-    """``num`` sub-environments in this process; ``reset`` seeds them."""
+    """Return ``num`` environments that are stepped together in this process; ``reset`` seeds them."""
     if num < 1:
         raise UsageError(f"a batch needs at least one environment, not {num}")
     key = known_as(env, options)  # before it is made, which may change the working directory

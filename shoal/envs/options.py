@@ -47,29 +47,29 @@ class EnvOptions(AtariOptions):
     """Options of any environment, plain and picklable."""
 
     backend: Backend = "auto"
-    """Implementation that steps the environments; auto: the fastest that serves."""
+    """Implementation that steps the environments; auto: the fastest installed one that supports the environment."""
     env_kwargs: Values = field(default_factory=dict)
     """Arguments of the environment's constructor."""
     max_episode_steps: Count | None = None
     """Time limit of an episode (agent steps); none: the environment's own."""
     episode_bound: Natural = 0
-    """Time limit of an episode where the environment is registered without one of its own (agent steps); 0: none."""
+    """Time limit of an episode if the environment is registered without a time limit (agent steps); 0: none."""
     reward_clip: RewardClip = "none"
-    """Training reward as it is, its sign, or clipped to [-1, 1]; reported returns stay as they are."""
+    """Clipping of the training reward: none, its sign, or to [-1, 1]; reported returns are never clipped."""
     reward_scale: float = 1.0
     """Factor on the training reward, after clipping."""
     novelty: NonNegative = 0.0
-    """Weight of a bonus for observations that have rarely been seen (random network distillation, Burda et al. 2018),
-    added to the training reward after it was scaled; 0: none."""
+    """Weight of a bonus for novel observations (random network distillation, Burda et al. 2018), added to the training
+    reward after scaling; 0: none."""
     novelty_steps: Natural = 0
-    """Steps of each environment over which the bonus for novelty falls to 0; 0: it stays."""
+    """Steps of each environment over which the bonus for novelty falls to 0; 0: it does not fall."""
     last_action_reward: bool = False
     """Add the last action and reward to the observation, zero at an episode's first step."""
     action_mask: ActionMask = "auto"
-    """Where the mask of allowed actions is: auto, in a Dict observation's `action_mask` or an announced
-    `info["action_mask"]`; info, in `info["action_mask"]`; none, nowhere: all actions are allowed."""
+    """Source of the mask of allowed actions: auto, a Dict observation's `action_mask` or an announced
+    `info["action_mask"]`; info, `info["action_mask"]`; none, no mask: all actions are allowed."""
     check: bool = True
-    """Fail at an observation or reward that is not finite, or has a wrong shape or dtype."""
+    """Raise an error for an observation or reward that is not finite, or has a wrong shape or dtype."""
 
     def __new__(cls: type[T], *_: object, **given: object) -> T:
         """Notes which fields were given, for what else may set the others (``given_fields``)."""

@@ -25,7 +25,7 @@ from shoal.settings.schedule import Scheduled, linear
 
 @dataclass(frozen=True, kw_only=True)
 class ActorCriticConfig(OptimiserConfig):
-    """The network and the costs of an actor-critic."""
+    """Settings of an actor-critic: its network and the weights of its losses."""
 
     at_start: ClassVar[tuple[str, ...]] = ("activation",)
     only_with: ClassVar[OnlyWith] = {
@@ -52,8 +52,8 @@ class ActorCriticConfig(OptimiserConfig):
 
 
 class ActorCriticAgent(NetworkAgent[Any, torch.Generator], Rowwise):
-    """Samples from the policy. Stores ``policy`` (its parameters [E, P], the behaviour policy), ``log_prob`` and
-    ``value`` [E] beside each action, as far as ``extras`` names them."""
+    """Agent that samples actions from the policy. Beside each action it stores those of ``policy`` (parameters of the
+    behaviour policy, [E, P]), ``log_prob`` and ``value`` [E] that ``extras`` names."""
 
     samples: ClassVar[bool] = True
 
@@ -90,7 +90,7 @@ class ActorCriticAgent(NetworkAgent[Any, torch.Generator], Rowwise):
 
 
 def boundaries(items: Tensors, value: Tensor, gamma: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Return what surrounds an episode's end: discounts, next values and cuts, each [T, B].
+    """Return discounts, next values and cuts of the traces, each [T, B], with the ends of episodes taken into account.
 
     value [T + 1, B]. The discount is 0 only at termination. At a truncation the next value is that of the true
     last observation: the next row, or ``final_value`` where the environment resets within the step. The trace is

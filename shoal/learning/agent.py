@@ -18,27 +18,27 @@ Random = TypeVar("Random", np.random.Generator, torch.Generator)
 
 
 class NetworkAgent(Generic[Network, Random]):
-    """An agent but for ``act``: ``nets``, which only infers from now on, and ``rng``, of which alone it draws."""
+    """Base class of agents with a network, ``nets``; all random numbers come from ``rng``. A subclass adds ``act``."""
 
     def __init__(self, nets: Network, rng: Random) -> None:
         self.rng: Random = rng
         self._hold(inferring(nets))
 
     def _hold(self, nets: Network) -> None:
-        """Act by ``nets``, and what follows from it."""
+        """Set the network to act with."""
         self.nets: Network = nets
         self._live = LiveTensors(nets)
 
     def initial_state(self, envs: int) -> Tensors:
-        """The recurrent state before the first step of so many environments; here none."""
+        """Return the recurrent state before the first step of ``envs`` environments; here there is none."""
         return {}
 
     def load(self, params: Tensors, version: int) -> None:
-        """Act by a copy of these parameters from now on."""
+        """Act with a copy of these parameters from now on."""
         self._live.load(params)
 
     def adopt(self, params: Tensors) -> None:
-        """Act by these tensors from now on, whatever they hold."""
+        """Act with these tensors from now on, without a copy: later changes of them count."""
         self._live.adopt(params)
 
     def state_dict(self) -> State:
@@ -50,12 +50,12 @@ class NetworkAgent(Generic[Network, Random]):
 
 
 def _generator_state(rng: np.random.Generator | torch.Generator) -> Any:
-    """Return where a generator is, for ``_restore_generator``."""
+    """Return the state of a random generator, for ``_restore_generator``."""
     return rng.bit_generator.state if isinstance(rng, np.random.Generator) else rng.get_state()
 
 
 def _restore_generator(rng: np.random.Generator | torch.Generator, state: Any) -> None:
-    """Put a generator where another was."""
+    """Set a random generator to a state that ``_generator_state`` returned."""
     if isinstance(rng, np.random.Generator):
         rng.bit_generator.state = state
     else:

@@ -13,11 +13,10 @@ from shoal.settings.schedule import Linear, schedules
 
 
 class Minibatches(Protocol):
-    """Gradient steps on parts of one batch, whoever shares them: what an algorithm of several passes is given."""
+    """Gradient steps on parts of one batch, for an algorithm of several epochs; several processes may share them."""
 
     def load(self, items: Tensors) -> Tensors:
-        """Learn from these ``items`` from now on. Return them as all who share a step see them, to be changed in
-        place."""
+        """Learn from ``items`` from now on. Return them in memory that all processes share, to be changed in place."""
 
     def shuffled(self, rows: Tensor) -> Tensor:
         """Return ``rows`` (int64) in random order."""
@@ -26,30 +25,29 @@ class Minibatches(Protocol):
         """Take one gradient step on the loss of ``rows`` (see ``Algorithm.select``), unless it is not finite."""
 
     def reported(self, name: str, last: int | None = None) -> Tensor:
-        """Return the metric ``name`` of the steps that were taken, of which ``last`` were asked for last (None: all),
-        as ``[steps, members]``: each member reports its part of a sum."""
+        """Return the metric ``name`` of the steps taken, of the ``last`` requested ones (None: all), as
+        ``[steps, members]``: each process reports its part of a sum."""
 
     def summary(self) -> dict[str, float]:
-        """Return how many steps were taken and what share was skipped, and the means of all metrics."""
+        """Return the number of steps taken, the share that was skipped, and the means of all metrics."""
 
 
 class Algorithm:
-    """The learning rule of a system. A subclass writes ``loss``; the rest has defaults.
+    """Learning rule of a system. A subclass defines ``loss``; all other methods have defaults.
 
-    nets: the network that learns, with ``outputs(items) -> Outputs`` (``ActorCritic``, ``QNetwork``); of one without,
-    the outputs are None, and the loss calls it itself. scalars: numbers that change from step to step. cfg: the
-    settings that the loss reads; those that are schedules have the values of the moment (``at``). fraction: share of
-    the run that is done. updates: gradient steps before this one, for an algorithm that asks.
+    nets: the network that learns, with ``outputs(items) -> Outputs`` (``ActorCritic``, ``QNetwork``). Without that
+    method, outputs are None, and the loss calls the network itself. scalars: numbers that change from step to step.
+    cfg: the settings that the loss reads, with the current values of schedules (``at``). fraction: share of the run
+    that is done. updates: number of gradient steps before this one.
     """
 
     cfg: Any = None
     adds_up: ClassVar[bool] = False
-    """Whether the losses (and metrics) of a batch's parts add up to those of the batch, so that several processes may
-    share its gradient. A class that has a ``loss`` of its own says so itself, or never shares."""
+    """True if the losses (and metrics) of a batch's parts add up to those of the batch, so that several processes may
+    share its gradient. A class that defines ``loss`` must set it again, otherwise it is False."""
     capturable: bool = False
-    """Whether a CUDA graph may repeat the gradient: ``loss`` and ``nets.outputs`` read the batch's items, tensors of
-    this object that stay where they are, and ``numbers``, and leave nothing behind but gradients. Said of a ``loss`` as
-    ``adds_up`` is."""
+    """True if a CUDA graph may repeat the gradient: ``loss`` and ``nets.outputs`` read only the batch's items, tensors
+    of this object whose memory stays in place, and ``numbers``, and change only gradients. Set like ``adds_up``."""
     fraction = 0.0
     updates = 0
     gradient = ""  # the setting ``gradient``; "": as ``cfg`` says, where it has one
@@ -69,7 +67,7 @@ class Algorithm:
         self._schedules: dict[str, Linear] | None = None  # of ``cfg``
 
     def at(self, fraction: float) -> dict[str, float]:
-        """Set the settings of ``cfg`` that are schedules to their values at this share of the run, and return these."""
+        """Set the scheduled settings of ``cfg`` to their values at this share of the run, and return these values."""
         self.fraction = fraction
         if self._schedules is None:
             self._schedules = schedules(self.cfg)
@@ -82,20 +80,19 @@ class Algorithm:
     def loss(self, outputs: Any, batch: Batch) -> tuple[Tensor, Update]:
         """Return the scalar to minimise, with metrics and, for a prioritised replay, priorities.
 
-        outputs: what ``nets`` says of the batch (``Outputs.values``), through which most losses reach the parameters.
-        A term that reaches them another way (an L2 cost over ``self.nets.parameters()``, a further pass of
-        ``self.nets``) is differentiated as well.
+        outputs: outputs of ``nets`` for the batch (``Outputs.values``), on which most losses depend. Terms that depend
+        on the parameters otherwise (an L2 cost, another pass of ``self.nets``) are differentiated as well.
         """
         raise NotImplementedError
 
     def numbers(self) -> tuple[float, ...]:
-        """Return the numbers that ``loss`` reads and that change as a run goes on: ``scalars``, and settings that are
-        schedules, without those that the optimiser reads."""
+        """Return the numbers that ``loss`` reads and that change during a run: ``scalars`` and scheduled settings,
+        except those of the optimiser."""
         own = (name for name in self._schedules or () if name not in ("learning_rate", "max_grad_norm"))
         return (*self.scalars, *(getattr(self.cfg, name) for name in own))
 
     def prepare(self, batch: Batch) -> Batch:
-        """Return the batch with what is worked out once for all of it, however many processes share its gradient."""
+        """Return the batch with arrays that are computed once, such as targets, however many processes learn."""
         return batch
 
     def learn(self, batch: Batch, minibatches: Minibatches) -> Update:
@@ -104,7 +101,7 @@ class Algorithm:
         raise NotImplementedError
 
     def rows(self, items: Tensors) -> int:
-        """Return how many parts a prepared batch's loss has, of which processes take equal numbers."""
+        """Return the number of rows that a prepared batch's loss sums over; learner processes take equal shares."""
         return len(next(iter(items.values())))
 
     def select(self, items: Tensors, rows: Tensor) -> Tensors:
@@ -112,12 +109,12 @@ class Algorithm:
         return {k: v.index_select(0, rows) for k, v in items.items()}
 
     def after_step(self, step: int) -> None:
-        """Called after the ``step``-th gradient step: the place to copy a target network."""
+        """Act after the ``step``-th gradient step, for example to copy a target network."""
 
     def follow(self, steps: int) -> None:
-        """Take note that the parameters are now those after ``steps`` gradient steps, which a parameter server has
-        taken. Called in place of ``after_step``, which knows of every step."""
+        """Act after a parameter server has set the parameters to those after ``steps`` gradient steps. Called in place
+        of ``after_step``, which knows of every step."""
 
     def params(self) -> Tensors:
-        """Return what actors get."""
+        """Return the parameters that are published to actors."""
         return self._live.tensors

@@ -31,14 +31,12 @@ class Past(Protocol):
 
 
 class SGDLearner:
-    """The usual learner: minimise an algorithm's loss by an optimiser.
+    """Learner that minimises an algorithm's loss with an optimiser. Most systems use it.
 
-    progress: share of the run that is done before an update of that number, by which settings that are schedules take
-        their values; None: nobody can say, and UsageError if there is a schedule.
-    parts: a batch of trajectories is learned from in this many gradient steps, each on its own share of the columns.
-    max_grad_norm: global-norm clip.
-    replay: adds trajectories of the past to those of each gradient step.
-    team: processes that share each gradient (data-parallel); None: this one alone.
+    progress: function from the number of an update to the share of the run that is done, for scheduled settings; None:
+    unknown, and UsageError if there is a schedule. parts: a batch of trajectories is learned from in this many gradient
+    steps, each on its own share of the columns. max_grad_norm: global-norm clip. replay: adds trajectories of the past
+    to those of each gradient step. team: processes that share each gradient (data-parallel); None: this one alone.
     """
 
     def __init__(

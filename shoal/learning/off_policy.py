@@ -30,21 +30,21 @@ class OffPolicyConfig(OptimiserConfig):
     gamma: Fraction = 0.99
     """Discount per agent step."""
     prioritised: bool = False
-    """Sample by priority, the size of the TD error; false: uniformly."""
+    """Sample by priority, the absolute TD error; false: uniformly."""
     target_period: Count = 100
     """Updates between copies into the target network."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class QLearningConfig(OffPolicyConfig):
-    """The learning rule of the DQN family."""
+    """Settings of the learning rule of the DQN family."""
 
     double: bool = True
     """Select the next action by the online network (double Q-learning)."""
     dueling: bool = False
     """Separate value and advantage streams."""
     td_clip: Scheduled[Positive] | None = 1.0
-    """Clip of the TD error's gradient (Huber loss); none: squared error."""
+    """Clip of the TD error in the gradient (Huber loss); none: squared error."""
     reduction: Literal["mean", "sum"] = "mean"
     """Mean or sum of the loss over the batch (DeepMind's code of DQN sums)."""
     eval_epsilon: Fraction = 0.05
@@ -52,7 +52,7 @@ class QLearningConfig(OffPolicyConfig):
 
 
 class OffPolicy(Algorithm):
-    """A target network that is a copy of ``nets`` every ``target_period`` updates.
+    """Algorithm with a target network, which is copied from ``nets`` every ``target_period`` updates.
 
     beta: exponent of the importance weights, constant or a schedule (None: no weights). reduction: of the loss over a
     batch. seed: of ``generator``, from which the loss draws and whose state is saved with the target network (None: the

@@ -15,7 +15,7 @@ from shoal.settings.schedule import Scheduled
 
 @dataclass(frozen=True, kw_only=True)
 class OptimiserConfig:
-    """The optimiser of a learner, and the clip of its gradient."""
+    """Settings of a learner's optimiser and gradient clipping."""
 
     at_start: ClassVar[tuple[str, ...]] = ("optimiser", "rmsprop_centred")
     only_with: ClassVar[OnlyWith] = {
@@ -31,18 +31,18 @@ class OptimiserConfig:
     optimiser_eps: Positive = 1e-5
     """Epsilon of the optimiser."""
     rmsprop_decay: Decay = 0.99
-    """Factor of RMSProp's running averages."""
+    """Decay of RMSProp's running averages."""
     rmsprop_centred: bool = False
     """Subtract the squared mean gradient in RMSProp."""
     momentum: Fraction = 0.9
     """Factor of sgd's running sum of gradients."""
     weight_decay: NonNegative = 0.0
-    """Share of the parameters that sgd adds to their gradient (the gradient of an L2 cost)."""
+    """Weight decay of sgd: factor on the parameters that is added to their gradient (the gradient of an L2 cost)."""
     max_grad_norm: Scheduled[Positive] | None = 0.5
     """Largest global norm of the gradient; none: no clipping."""
     gradient: Literal["auto", "eager", "graph", "compile"] = "auto"
-    """How a gradient is worked out: eager, operation by operation; graph, by a CUDA graph, which asks a GPU for all
-    operations at once; compile, the torso by torch.compile; auto: graph for a small perceptron on a GPU, else eager."""
+    """How a gradient is computed: eager, operation by operation; graph, by a CUDA graph, which launches all operations
+    at once; compile, torso by torch.compile; auto: graph for a small perceptron on a GPU, else eager."""
 
 
 def make_optimiser(cfg: OptimiserConfig, nets: nn.Module) -> Optimiser:

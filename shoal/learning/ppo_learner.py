@@ -25,7 +25,7 @@ from shoal.types import State
 
 
 class PPOLearner:
-    """Lets ``algorithm`` learn from one batch of trajectories at a time. Counts as one update.
+    """Learner for PPO: each batch of trajectories is one update, with several epochs of minibatches.
 
     algorithm: an actor-critic's, with ``learn`` (``systems.recurrent_ppo.PPO``); its ``cfg`` says how many ``epochs``
     of ``minibatches`` an update has at most, and the optimiser. total_steps: environment steps after which the
@@ -53,7 +53,7 @@ class PPOLearner:
 
     @property
     def cfg(self) -> Any:
-        """The algorithm's settings; those that are schedules have the values of the moment."""
+        """Settings of the algorithm, with the current values of schedules."""
         return self.algorithm.cfg
 
     def update(self, batch: Batch) -> Update:

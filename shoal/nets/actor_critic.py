@@ -23,7 +23,7 @@ from shoal.nets.torsos import Activation
 
 
 class PolicyValue:
-    """What an actor-critic network says of rows [N] or trajectories [T, B].
+    """Outputs of an actor-critic network for rows [N] or trajectories [T, B].
 
     joined: parameters of the policy and, in the last column, what the value's head says, [N, P + 1] (N = T B).
     pop_art: what that means; None: it is the value.
@@ -38,8 +38,8 @@ class PolicyValue:
         self.value = said if pop_art is None else pop_art.value(said)
 
     def evaluate(self, action: Tensor) -> tuple[Tensor, Tensor]:
-        """Log-probability of the actions taken and entropy, each [T, B], of the steps that have an action (a
-        trajectory's last observation has none)."""
+        """Return log-probabilities of the actions taken and entropies, each [T, B], for the steps that have an action
+        (a trajectory's last observation has none)."""
         return self.dist.evaluate(self.policy[: len(action)], action)
 
 
@@ -83,7 +83,8 @@ class ActorCritic(nn.Module):
 
     @classmethod
     def of(cls, cfg: Any, env: EnvSpec, device: str = "cpu", **more: Any) -> ActorCritic:
-        """The network that a configuration (``ActorCriticConfig`` with torso, hidden and precision) asks for."""
+        """Return the network that a configuration (``ActorCriticConfig`` with torso, hidden and precision)
+        describes."""
         names = ("torso", "hidden", "activation", "core", "core_size", "core_layers", "normalise_obs", "precision")
         return cls(env, device=device, **{name: getattr(cfg, name) for name in names}, **more)
 
@@ -116,7 +117,7 @@ class ActorCritic(nn.Module):
         return self._heads(obs, y)
 
     def outputs(self, items: Tensors) -> Outputs:
-        """``PolicyValue`` of the rows or trajectories of a batch, to learn from."""
+        """Return the ``PolicyValue`` of a batch's rows or trajectories, for the loss."""
         obs, first, state = observations(items), items["first"], start_state(items)
         if self.perceptron is not None and self.policy.log_std is None:
             rows = {k: v.flatten(0, first.ndim - 1) for k, v in self._normalise(obs).items()}
@@ -130,7 +131,8 @@ class ActorCritic(nn.Module):
         return Outputs(PolicyValue(joined, first.shape, self.dist, self.pop_art), joined, backward)
 
     def few(self) -> FewRows | None:
-        """The same network of few observations ``obs``, if each is one vector, and actions are discrete."""
+        """Return a compiled version of this network for few observations ``obs``, if each is one vector and actions are
+        discrete."""
         plain = self._one_vector and not len(self.norms) and self.pop_art is None
         if self.perceptron is None or not plain or self.dist.kind != "discrete":
             return None

@@ -18,7 +18,7 @@ from shoal.nets.torsos import ACTIVATIONS, Activation
 
 
 class BoxNetwork(nn.Module):
-    """Actions are in [-1, 1], and 0 along a side of the environment's box that has no length.
+    """Base class of networks for actions in a box, scaled to [-1, 1]. Dimensions whose bounds are equal have action 0.
 
     Images (and a network of the user's own) are read by one encoder (``shared``); vectors go on as they are.
     """
@@ -38,27 +38,27 @@ class BoxNetwork(nn.Module):
         self.precision, self.device = resolve(precision, device, self.encoder), device
 
     def leave_out_fixed(self, critic: Critic) -> None:
-        """Let a new critic not depend on actions along sides of length 0. It never would learn to: all that it sees of
-        them is 0."""
+        """Make a new critic independent of action dimensions whose bounds are equal: their value is always 0, so it
+        would never learn to ignore them."""
         fixed = (self.high == self.low).nonzero()[:, 0] if self.high.device.type != "meta" else ()
         if len(fixed):
             with torch.no_grad():
                 cast(nn.Linear, critic.rest[0]).weight[:, -self.actions :][:, fixed] = 0.0
 
     def features(self, obs: Tensors) -> Tensor:
-        """Observations ``[B, ...]`` to what all that follows sees ``[B, F]``."""
+        """Encode observations ``[B, ...]`` as features ``[B, F]``."""
         if not self.shared:
             return self.encoder.vector(obs)
         with autocast(self.precision, self.device):
             return cast(Tensor, self.encoder(obs))
 
     def clip(self, actions: Tensor) -> Tensor:
-        """Actions ``[..., A]`` clipped to the box."""
+        """Clip actions ``[..., A]`` to the box."""
         return torch.minimum(torch.maximum(actions, self.low), self.high)
 
 
 class Critic(nn.Module):
-    """Features ``[B, F]`` and actions ``[B, A]`` to ``[B, outputs]``."""
+    """Network from features ``[B, F]`` and actions ``[B, A]`` to ``[B, outputs]``."""
 
     def __init__(
         self, features: int, actions: int, hidden: Sequence[int], outputs: int, activation: Activation,

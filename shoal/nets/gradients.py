@@ -10,8 +10,8 @@ from torch import nn
 
 @contextmanager
 def without_gradients(nets: nn.Module) -> Iterator[None]:
-    """Let a forward pass inside the block depend on its inputs, not on the parameters of ``nets``: a policy that climbs
-    a critic (Silver et al. 2014, equation 9; Haarnoja et al. 2018, equation 7) does not move the critic."""
+    """Disable gradients of the parameters of ``nets`` inside the block, but not of its inputs: a policy that ascends a
+    critic (Silver et al. 2014, equation 9; Haarnoja et al. 2018, equation 7) does not move the critic."""
     learn = [p for p in nets.parameters() if p.requires_grad]
     for p in learn:
         p.requires_grad_(False)

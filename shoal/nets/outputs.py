@@ -11,7 +11,8 @@ from shoal.fast.perceptron import Backward
 
 
 class Outputs(NamedTuple):
-    """values: as a loss reads them; leaf: the same as one tensor, by which the loss is differentiated."""
+    """Outputs of a network. values: as the loss reads them; leaf: the same values as one tensor, with respect to which
+    the loss is differentiated."""
 
     values: Any
     leaf: Tensor

@@ -20,9 +20,9 @@ NOISE = "noise/"  # of a batch's items: one vector of noise for all rows
 
 
 class QNetwork(nn.Module):
-    """Observations ``[B, ...]`` to action values ``[B, A]``, minus infinity where ``MASK`` forbids the action. streams:
-    units of each dueling stream. normalise_obs: vector observations are normalised by running statistics, which are
-    buffers of this module."""
+    """Network from observations ``[B, ...]`` to action values ``[B, A]``, which are minus infinity where ``MASK``
+    forbids the action. streams: units of each dueling stream. normalise_obs: vector observations are normalised by
+    running statistics, which are buffers of this module."""
 
     def __init__(
         self, env: EnvSpec, *, torso: str = "auto", hidden: tuple[int, ...] = (64, 64), dueling: bool = False,
@@ -54,11 +54,12 @@ class QNetwork(nn.Module):
             return cast(Tensor, self.head(self.encoder(obs)))
 
     def seen(self, items: Tensors) -> Tensors:
-        """Return the moments of a segment's observations, [T + 1, B, ...], by the names of the running statistics."""
+        """Return the moments of a segment's observations, [T + 1, B, ...], by the names of the running statistics that
+        they update."""
         return seen(self.norms, items)
 
     def outputs(self, items: Tensors) -> Outputs:
-        """The values [B, A] of a batch's observations, to learn from."""
+        """Return the action values [B, A] of a batch's observations, for the loss."""
         obs = observations(items)
         if self.perceptron is not None:
             values, backward = self.perceptron.differentiable(self.encoder.vector(normalised(self.norms, obs)))

@@ -115,7 +115,7 @@ def clear(state: Tensors, first: Tensor) -> Tensors:
 
 
 def start_state(items: Tensors) -> Tensors:
-    """The recurrent state before each trajectory's first observation."""
+    """Return the recurrent state before each trajectory's first observation."""
     return {k.removeprefix("state/"): v for k, v in items.items() if k.startswith("state/")}
 
 

@@ -22,9 +22,9 @@ from shoal.ops import forbid
 
 
 class RecurrentQNetwork(nn.Module):
-    """Observations and a recurrent state to action values: torso, recurrent core, (dueling) head.
+    """Network from observations and a recurrent state to action values: torso, recurrent core, (dueling) head.
 
-    burn_in: rows at the beginning of a sequence that only bring the state up to date, without a gradient.
+    burn_in: rows at the beginning of a sequence that only update the recurrent state, without a gradient.
     stored_state: sequences start from the state that was stored with them; else from zero.
     """
 
@@ -44,7 +44,7 @@ class RecurrentQNetwork(nn.Module):
         self.by_hand = self._recurrent_streams(actions)
 
     def initial_state(self, batch: int) -> Tensors:
-        """The state before an episode: {} without a core."""
+        """Return the state before an episode: {} without a core."""
         return self.core.initial_state(batch)
 
     def step(self, obs: Tensors, first: Tensor, state: Tensors) -> tuple[Tensor, Tensors]:
@@ -53,8 +53,8 @@ class RecurrentQNetwork(nn.Module):
         return forbid(self.head(y), obs.get(MASK)), state
 
     def forward(self, items: Tensors) -> Tensor:
-        """A batch of sequences, L rows of which ``burn_in`` come before those to learn from -> values
-        [L - burn_in, B, A]."""
+        """Return the values [L - burn_in, B, A] of a batch of sequences of L rows, whose first ``burn_in`` rows are not
+        learned from."""
         burn_in, first = self.burn_in, items["first"]
         if self.by_hand is not None and not torch.is_grad_enabled() and readable(first):
             return self._forbid(self.by_hand.forward(*self._given(items))[0], items)

@@ -51,13 +51,13 @@ class Rowwise:
         return self.respond(obs, first, state, () if greedy else self.draw(obs, first))
 
     def draw(self, obs: Arrays, first: np.ndarray) -> Draws:
-        """Return the random numbers that the choice for observations ``[E, ...]`` is made of. first: where an episode
-        begins, bool [E]."""
+        """Return the random numbers for choosing actions for observations ``[E, ...]``. first: where an episode starts,
+        bool [E]."""
         raise NotImplementedError
 
     def respond(self, obs: Arrays, first: np.ndarray, state: Tensors, drawn: Draws) -> Act:
-        """Return the choice for observations ``[E, ...]``, given what was drawn for them, which is overwritten;
-        nothing: the best guess."""
+        """Return actions for observations ``[E, ...]`` from the random numbers of ``draw``, which are overwritten;
+        without them, the greedy actions."""
         raise NotImplementedError
 
     def tensors(self, arrays: Arrays) -> Tensors:

@@ -65,7 +65,7 @@ def _last_row_too(cut: Tensor) -> Tensor:
 
 @torch.no_grad()
 def n_step_returns(rewards: Tensor, discounts: Tensor, next_values: Tensor, cut: Tensor, n: int) -> Tensor:
-    """n-step bootstrapped returns; near a cut or the last row the window is shorter.
+    """Return n-step bootstrapped returns; near a cut or the last row the window is shorter.
 
     ``G[t] = r[t] + d[t] * (G'[t + 1] if not cut[t] else next_values[t])``, at most ``n`` rewards per return.
 
@@ -88,7 +88,7 @@ def n_step_returns(rewards: Tensor, discounts: Tensor, next_values: Tensor, cut:
 
 @torch.no_grad()
 def lambda_returns(rewards: Tensor, discounts: Tensor, next_values: Tensor, cut: Tensor, lam: float) -> Tensor:
-    """TD(lambda) returns: ``G[t] = r[t] + d[t] * ((1 - lam) * next_values[t] + lam * G[t + 1])``.
+    """Return TD(lambda) returns: ``G[t] = r[t] + d[t] * ((1 - lam) * next_values[t] + lam * G[t + 1])``.
 
     Where ``cut[t]``, and at the last row, ``G[t] = r[t] + d[t] * next_values[t]``.
 
@@ -105,7 +105,7 @@ def lambda_returns(rewards: Tensor, discounts: Tensor, next_values: Tensor, cut:
 
 @torch.no_grad()
 def gae(rewards: Tensor, discounts: Tensor, values: Tensor, next_values: Tensor, cut: Tensor, lam: float) -> Tensor:
-    """Generalised advantage estimates; ``gae(...) + values`` are the value targets.
+    """Return generalised advantage estimates; ``gae(...) + values`` are the value targets.
 
     ``delta[t] = r[t] + d[t] * next_values[t] - values[t]``; ``A[t] = delta[t] + d[t] * lam * ~cut[t] * A[t + 1]``.
 
@@ -138,7 +138,7 @@ def vtrace(
     pg_rho_bar: float = 1.0,
     lam: float = 1.0,
 ) -> VTrace:
-    """V-trace value targets and policy-gradient advantages.
+    """Return V-trace value targets and policy-gradient advantages.
 
     With ``rho = min(rho_bar, pi / mu)`` and ``c = lam * min(c_bar, pi / mu)``:
     ``delta[s] = rho[s] * (r[s] + d[s] * next_values[s] - values[s])``;

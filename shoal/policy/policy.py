@@ -48,12 +48,12 @@ class Policy:
 
     @property
     def samples(self) -> bool:
-        """Whether training draws actions from a distribution that is learned, of which the best guess is the mode."""
+        """Return whether training draws actions from a learned distribution, whose mode is the greedy action."""
         return bool(getattr(self.agent, "samples", False))
 
     def reset(self, envs: int | None = None) -> None:
-        """A new episode begins: the next observation is its first. ``envs``: from now on ``act`` takes and returns a
-        batch for so many environments, all of which begin."""
+        """Start a new episode: the next observation is its first. With ``envs``, ``act`` takes and returns a batch for
+        that number of environments from now on, all of which start."""
         if envs is not None and envs < 1:
             raise UsageError(f"expected at least 1 environment, found {envs}")
         self.envs = envs
@@ -67,7 +67,7 @@ class Policy:
         self, obs: Any, greedy: bool = True, reward: float | np.ndarray = 0.0, first: np.ndarray | None = None,
         action_mask: np.ndarray | None = None,
     ) -> Any:  # fmt: skip
-        """The action for one observation; ``greedy=False`` draws it from the policy's distribution. ``reward``:
+        """Return the action for one observation; ``greedy=False`` draws it from the policy's distribution. ``reward``:
         of the step before, clipped as in training; only a policy with ``last_action_reward`` looks at it.
         ``action_mask``: which actions are allowed, of an environment that says so in ``info["action_mask"]``.
 
@@ -102,8 +102,8 @@ class Policy:
         return f"<Policy of {what}, version {self.version}>"
 
     def within(self, env: str) -> Policy:
-        """Return this policy in another environment of the same observations and actions, with none of the arguments of
-        its constructor. UsageError where they are others."""
+        """Return this policy for another environment with the same observations and actions, and without
+        ``env_kwargs``. Raises UsageError if the observations or actions differ."""
         same = dataclasses.replace(self.cfg, env=env, env_kwargs={})
         found = same.env_spec()
         for what, here, there in (
@@ -128,8 +128,8 @@ class Policy:
         return _rebuilt, (self._system_name(), self.cfg, self.params, self.version, self.seed), episode
 
     def save(self, file: str | Path) -> None:
-        """Write the policy to one file (safetensors, with its configuration in the header) for ``shoal.load``.
-        The place of its demonstrations is left out, as only a training reads them."""
+        """Write the policy to one file (safetensors, with its configuration in the header) for ``shoal.load``. The path
+        of demonstrations is left out, since only training reads them."""
         from safetensors.torch import save_file
 
         name = self._system_name()
@@ -160,7 +160,8 @@ class Policy:
 
     @own_settings()
     def fresh_agent(self, seed: int) -> Agent:
-        """Another agent with these parameters and a generator of its own; UsageError if they do not fit."""
+        """Return another agent with these parameters and its own random generator. Raises UsageError if they do not
+        fit."""
         agent = self.system.agent(self.cfg, seed % 2**63)  # which every generator takes
         try:
             agent.load(self.params, self.version)

@@ -12,10 +12,11 @@ from shoal.program.wiring import Channel, OnFailure, Port, RoleSpec
 
 @dataclass
 class Program:
-    """A system's topology. ``channel`` and ``role`` add to it; nothing runs until a runtime launches it.
+    """Topology of a system: its roles and channels. ``channel`` and ``role`` add to it; nothing runs until a runtime
+    launches it.
 
-    policy: the params channel that its agents load, for whoever evaluates, saves or exports the policy; None: the only
-    one there is.
+    policy: the params channel with the parameters of the policy, for evaluation, saving and export; None: the only
+    params channel.
     """
 
     name: str
@@ -24,7 +25,7 @@ class Program:
     policy: str | None = None
 
     def channel(self, channel: Channel) -> Channel:
-        """Add a channel; returns it, so that its ``writer()`` and ``reader()`` ends can be given to roles."""
+        """Add a channel and return it, so that its ``writer()`` and ``reader()`` ends can be given to roles."""
         if channel.name in self.channels:
             raise WiringError(f"{self.name}: two channels are called '{channel.name}'")
         self.channels[channel.name] = channel
@@ -43,14 +44,14 @@ class Program:
         memory: int = 0,
         **ports: Port,
     ) -> None:
-        """Add ``replicas`` of a role; ``make(ctx, **ports)`` builds each inside its process."""
+        """Add ``replicas`` copies of a role; ``make(ctx, **ports)`` builds each copy inside its process."""
         if any(r.name == name for r in self.roles):
             raise WiringError(f"{self.name}: two roles are called '{name}'")
         self.roles.append(RoleSpec(name, make, ports, replicas, on_failure, threads, device, background, memory))
 
     def include(self, other: Program, prefix: str) -> None:
-        """Add every channel and role of ``other``, each name prefixed by ``prefix/``; and its ``policy``, unless this
-        program names one already."""
+        """Add every channel and role of ``other``, with ``prefix/`` before each name. Also take its ``policy``, unless
+        this program has one."""
         renamed = {c.name: replace(c, name=f"{prefix}/{c.name}") for c in other.channels.values()}
         for channel in renamed.values():
             self.channel(channel)
@@ -61,7 +62,8 @@ class Program:
             self.policy = f"{prefix}/{other.policy}"
 
     def policy_channel(self) -> Channel:
-        """The params channel that the policy is in. WiringError if there is none, or no telling which."""
+        """Return the params channel of the policy. Raises WiringError if there is none, or if several could be
+        meant."""
         params = [name for name, channel in self.channels.items() if channel.kind in ("params", "shared")]
         if self.policy is not None and self.policy not in params:
             found = f"there is only {_listed(params)}" if params else "there is none"
@@ -72,7 +74,8 @@ class Program:
         return self.channels[self.policy or params[0]]
 
     def ends(self, channel: Channel, direction: str) -> list[tuple[RoleSpec, Port]]:
-        """The (role, port) pairs at one end of a channel; members are at both, and are what ``both`` finds."""
+        """Return the (role, port) pairs at one end of a channel. Members are at both ends; ``both`` returns only
+        them."""
         return [
             (role, port)
             for role in self.roles
@@ -81,11 +84,11 @@ class Program:
         ]
 
     def writers(self, channel: Channel) -> int:
-        """Number of replicas that write a channel."""
+        """Return the number of replicas that write to a channel."""
         return sum(port.of(role.replicas) for role, port in self.ends(channel, "write"))
 
     def readers(self, channel: Channel) -> int:
-        """Number of replicas that read a channel."""
+        """Return the number of replicas that read from a channel."""
         return sum(port.of(role.replicas) for role, port in self.ends(channel, "read"))
 
     def validate(self) -> None:
@@ -159,7 +162,8 @@ class Program:
             raise WiringError(f"{where}: {error}") from None
 
     def memory(self) -> dict[str, int]:
-        """Bytes of each channel, over all its buffers, and of each role's own; counted without allocating anything."""
+        """Return the bytes of each channel, over all its buffers, and of each role; counted without allocating
+        anything."""
         out: dict[str, int] = {}
         for channel in self.channels.values():
             item = spec_nbytes(channel.spec)

@@ -14,8 +14,8 @@ OnFailure = Literal["stop", "restart", "ignore", "restore"]
 
 @dataclass(frozen=True)
 class Channel:
-    """A typed connection. ``capacity`` counts items per writer (queue and replay input). A ``constant`` is one item
-    that nobody writes: ``fill`` makes it, once, before any role is built, and all readers of a machine share it.
+    """Typed connection between roles. ``capacity`` counts items per writer (queue and replay input). A ``constant`` is
+    one read-only item: ``fill`` makes it once, before any role is built, and all readers of a machine share it.
 
     A ``divided`` channel is cut into nearly equal parts, at multiples of that number. Of a queue, each reader gets its
     part of every item, along the first axis of each field. Of parameters, each writer owns and publishes a part of the
@@ -36,11 +36,11 @@ class Channel:
     used: str = ""  # queue: the int64 field of shape [1] that says how many entries of the others are, along their axis
 
     def writer(self, first: bool = False) -> Port:
-        """A write end; ``first``: of replica 0 only."""
+        """Return a write end; with ``first``, replica 0 only writes."""
         return Port(self, "write", first=first)
 
     def member(self) -> Port:
-        """Both ends at once: of a reduce channel, a board, or shared parameters."""
+        """Return a port that both reads and writes: of a reduce channel, a board, or shared parameters."""
         return Port(self, "both")
 
     def reader(self, count: int = 1, each: bool = False, lockstep: int = 0) -> Port:

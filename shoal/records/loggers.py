@@ -30,7 +30,7 @@ log = logging.getLogger("shoal.runtime")
 
 
 class BackEnd:
-    """Where metrics go besides the files. A back end of one's own inherits from this class, and is named by
+    """Base class of back ends, which receive metrics besides the files. Name your own subclass by
     ``log="MODULE:CLASS"``."""
 
     refused = r"(?!)"  # a pattern of the characters that its names of metrics must not have
@@ -43,14 +43,15 @@ class BackEnd:
 
     @abstractmethod
     def write(self, row: Mapping[str, float], steps: int) -> None:
-        """Take the newest metrics, by name (``train/NAME``, ``eval/NAME``, ``perf/NAME``), after so many environment
-        steps."""
+        """Receive the newest metrics, by name (``train/NAME``, ``eval/NAME``, ``perf/NAME``), after ``steps``
+        environment steps."""
 
     def keep(self, policy: Path | None, films: Sequence[Path]) -> None:
-        """At the end: take the directory of the best policy, if there is one, and the files of new films."""
+        """Receive, at the end of the run, the directory of the best policy, if there is one, and the files of new
+        films."""
 
     def close(self) -> None:
-        """Nothing more is told."""
+        """Close the back end: no more metrics follow."""
 
 
 class TensorBoard(BackEnd):

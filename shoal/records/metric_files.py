@@ -113,7 +113,8 @@ def performance_row(snapshot: Snapshot) -> Values:
 
 
 def read_curve(run: str | Path) -> list[dict[str, float]]:
-    """The rows of a run's directory, training and performance joined; a row lacks what was not known then.
+    """Return the rows of a run's metric files, training and performance joined. A row has no entry for an unknown
+    value.
 
     ``steps``, ``seconds`` and ``episode_return`` (where an episode had ended) make a learning curve.
     """

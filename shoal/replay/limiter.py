@@ -11,10 +11,9 @@ ROUNDING = 1e-12  # of a count of samples: without, both sides may wait where th
 
 @dataclass(frozen=True)
 class Ratio:
-    """The only knob between actors and learner (Reverb's samples-per-insert), in items.
-    Sampling waits for ``min_size`` items, and afterwards keeps
-    ``|samples_per_insert * (inserted - min_size) - sampled| <= slack`` by holding back whichever
-    side is ahead; ``slack`` is in samples. None: neither side ever waits for the other.
+    """Ratio of sampled to inserted items (samples per insert, as in Reverb). Sampling waits for ``min_size`` items, and
+    afterwards keeps ``|samples_per_insert * (inserted - min_size) - sampled| <= slack`` by holding back whichever side
+    is ahead; ``slack`` is in samples. None: neither side ever waits for the other.
     """
 
     min_size: int = 1

@@ -11,8 +11,8 @@ Arrays = Mapping[str, np.ndarray]
 
 
 class Sampler:
-    """How a table chooses the items of a batch. One of one's own inherits from this class, implements ``draw``, and is
-    named by ``sampler="MODULE:CLASS"``. What it must remember is in its arrays, which checkpoints hold.
+    """Base class of samplers, which choose a replay's items for a batch. Your own subclass implements ``draw`` and is
+    named by ``sampler="MODULE:CLASS"``. It keeps its state in its arrays, which checkpoints contain.
 
     arrays: those named by ``arrays(items)``, all 0. order, counters: the table's ring of live rows, see ``live_rows``.
     rng: four uint64, the state of the table's generator. alpha: the exponent of the priorities.
@@ -25,14 +25,14 @@ class Sampler:
 
     @staticmethod
     def arrays(items: int) -> dict[str, tuple[tuple[int, ...], str]]:
-        """Return shape and dtype, by name, of the arrays that it needs for so many items."""
+        """Return shape and dtype, by name, of the arrays that the sampler needs for this number of items."""
         return {}
 
     def insert(self, rows: np.ndarray, priorities: np.ndarray) -> None:
-        """Take new items: rows [N], int32, with their priorities [N], float32."""
+        """Add new items: rows [N], int32, with their priorities [N], float32."""
 
     def update(self, rows: np.ndarray, priorities: np.ndarray) -> None:
-        """Take new priorities of live items."""
+        """Set new priorities of live items."""
 
     def remove(self, rows: np.ndarray) -> None:
         """Forget items that leave the table."""
@@ -46,7 +46,7 @@ class Sampler:
         return True, ""
 
     def rehearse(self) -> None:
-        """Call what only a long run would, so that it is compiled."""
+        """Call the functions that only a long run would call, so that they are compiled before training."""
 
 
 def live_rows(order: np.ndarray, counters: np.ndarray) -> np.ndarray:

@@ -38,7 +38,7 @@ def unroll_spec(
     state: Mapping[str, tuple[int, ...]] | None = None,
     stream: bool = False,
 ) -> Spec:
-    """The fields of an actor's message.
+    """Return the fields of an actor's message.
 
     extras: name -> (shape, dtype) of what the agent stores beside each action (a ``value`` also for the last
     observation of a trajectory); state: name -> shape of one environment's recurrent state, which a trajectory has
@@ -66,7 +66,8 @@ def unroll_spec(
 
 
 class Unrolls:
-    """Environments, and the unrolls of ``spec`` that are written of them, whoever chooses the actions."""
+    """Environments and the code that writes their unrolls of ``spec``, for actors with and without their own
+    network."""
 
     def __init__(self, ctx: Context, env: EnvBatch, spec: Spec) -> None:
         self.ctx = ctx
@@ -91,7 +92,7 @@ class Unrolls:
             unroll[f"state/{name}"][...] = value.numpy()
 
     def _before(self, unroll: Arrays, t: int) -> None:
-        """Store what is known of row ``t`` before its actions are chosen."""
+        """Store the observations and state of row ``t``, before its actions are chosen."""
         self._store_observation(unroll, t)
         for name in self.states:
             unroll[name][t] = self.state[name.removeprefix("state/")].numpy()
@@ -122,8 +123,8 @@ class Unrolls:
         unroll["first"][t] = self.first
 
     def _store_final(self, unroll: Arrays, t: int, step: EnvStep) -> bool:
-        """Store the true last observations of row ``t``, where environments reset within the step; returns whether
-        their values are missing."""
+        """Store the true last observations of row ``t``, if environments reset within the step; return True if their
+        values are missing."""
         if not self.same_step:
             return False
         if self.stream and (step.terminated | step.truncated).any():
@@ -147,7 +148,7 @@ class Unrolls:
 
 
 class ActorRole(Unrolls):
-    """Collects experience. One step of the role is one unroll and one put.
+    """Role that collects experience. One step of the role is one unroll and one ``put``.
 
     With ``same_step`` autoreset a trajectory cannot hold an episode's true last observation, so the actor
     stores the value its own network gives it (``final_value``) where an episode was truncated; in a stream, which

@@ -1,4 +1,4 @@
-"""An actor for a learner in the same process: its trajectories travel through no channel."""
+"""An actor for a learner in the same process: its trajectories are not sent through a channel."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class OwnParams:
 
 
 class Collector(ActorRole):
-    """An actor whose trajectories stay in its process, and grow part by part until someone takes them."""
+    """An actor whose trajectories stay in its process. ``advance`` extends the current one; ``take`` returns it."""
 
     def __init__(self, ctx: Context, env: EnvBatch, agent: Agent, params: ParamsReader, spec: Spec) -> None:
         super().__init__(ctx, env, agent, None, params, spec)  # type: ignore[arg-type]  # it writes to no channel
@@ -48,7 +48,7 @@ class Collector(ActorRole):
         self.taken = 0  # steps of this trajectory
 
     def advance(self, steps: int) -> None:
-        """Take so many steps more in every environment."""
+        """Take ``steps`` more steps in every environment."""
         metrics = self.ctx.metrics
         metrics.enter("unroll")
         if not self.taken:
@@ -80,7 +80,7 @@ class Collector(ActorRole):
         return out | {"unroll": self.unroll, "taken": self.taken} if self.ctx.exact else out
 
     def load_state_dict(self, state: State) -> None:
-        """Where environments begin anew, so does the trajectory."""
+        """Restore the state. If environments start new episodes, so does the trajectory."""
         super().load_state_dict(state)
         if self.ctx.exact:
             self.taken = state["taken"]

@@ -96,8 +96,8 @@ class DeviceRollouts:
         return {**own, "env": self.env.state_dict(), "rng": self.rng.get_state()}
 
     def load_state_dict(self, state: State) -> None:
-        """Go on in the middle of the episodes, or with new ones where the environments save nothing; on a device of
-        another kind with other random numbers."""
+        """Continue the saved episodes, or start new ones if the environments save no state. On a device of another kind
+        the random numbers differ."""
         device = self.env.device
         go_on_drawing(self.rng, state["rng"])
         if not state["env"]:
@@ -108,7 +108,7 @@ class DeviceRollouts:
 
 
 class DeviceLearnerRole(LearnerRole):
-    """Plays and learns in one process: one step is a trajectory of the parameters of now, an update, and a publish."""
+    """Act and learn in one process: one step is a trajectory with the current parameters, an update, and a publish."""
 
     batches: DeviceRollouts
 

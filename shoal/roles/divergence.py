@@ -1,4 +1,4 @@
-"""What a role tells of a training that diverged."""
+"""Facts that a role reports when training has diverged."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ class Episodes:
         return self.flat()
 
     def _give_up(self, seconds: float) -> None:
-        """Count what is being played as it is, and begin no more."""
+        """Count the unfinished episodes with their returns so far, and start no more."""
         self.unfinished = self._asked - sum(map(len, self.episodes)) + self.unfinished
         self._within = f"{seconds:,.0f} s"
         for row, episode in enumerate(self.env.so_far()):
@@ -211,7 +211,7 @@ class EvaluatorRole:
                     self._shoot(self._filming)
 
     def _shoot(self, pictures: Generator[Any]) -> None:
-        """Take one picture, if there is one more."""
+        """Film one more frame, if the episode has one."""
         with self.ctx.metrics.phase("film"):
             if next(pictures, None) is None:
                 self._filming = None

@@ -45,7 +45,8 @@ class Population(Protocol):
 
 
 def results_spec(pairs: int, statistics: Mapping[str, tuple[int, ...]]) -> Spec:
-    """A message: what came of one block of ``pairs``. Its size does not depend on the network's.
+    """Return the fields of a message with the results of one block of ``pairs``. Its size does not depend on the size
+    of the network.
 
     block: its number; index: of each pair's noise in the table; returns, lengths: of theta + sigma eps and theta -
     sigma eps; count and seen: number, sum and sum of squares of the observations whose ``statistics`` are kept
@@ -159,7 +160,8 @@ class EvolutionWorker:
             self.ctx.metrics.record("unperturbed_return", unperturbed)
 
     def _evaluate(self, block: int) -> float:
-        """Mean return of an episode in each environment with theta itself, which is none of the run's."""
+        """Return the mean return of one episode per environment with the unperturbed parameters; these episodes do not
+        count as the run's."""
         episodes = [(0, 0.0)] * self.env.num_envs
         returns, lengths = self._play(episodes, self._generator(block, 1), self.limit, 0.0, None)
         if cut := np.count_nonzero(lengths >= self.limit):
@@ -230,7 +232,7 @@ class EvolutionWorker:
         return played.returns, played.lengths
 
     def _begin(self, row: int, episodes: Sequence[tuple[int, float]], played: Episodes) -> None:
-        """An environment plays the next of ``episodes``."""
+        """Let an environment play the next of ``episodes``."""
         index, scale = episodes[played.begin(row)]
         self.population.perturb(row, self.table[index : index + self.size], scale)
 
@@ -240,7 +242,7 @@ class _Interrupted(Exception):
 
 
 class Episodes:
-    """Which environment plays which of some episodes, and what came of those that have ended.
+    """Assignment of episodes to environments, and the results of those that have ended.
 
     number: of the episode that each environment plays, -1 for none [E]; length and total: of it so far, its steps and
     its rewards less the bonus. returns, lengths: of all episodes. waiting: how many have not begun.
@@ -252,19 +254,19 @@ class Episodes:
         self.number, self.length, self.total = np.full(envs, -1), np.zeros(envs, np.int64), np.zeros(envs)
 
     def begin(self, row: int) -> int:
-        """The number of the next episode, which environment ``row`` plays from now on."""
+        """Return the number of the next episode, and assign it to environment ``row``."""
         self.number[row] = number = len(self.returns) - self.waiting
         self.length[row] = self.total[row] = 0
         self.waiting -= 1
         return number
 
     def add(self, step: EnvStep, counted: np.ndarray, bonus: float) -> None:
-        """One step of the environments that are ``counted``; ``bonus`` is taken off each reward."""
+        """Add one step of the environments that are ``counted``; ``bonus`` is subtracted from each reward."""
         self.length += counted
         self.total += (step.reward - bonus) * counted
 
     def end(self, row: int) -> None:
-        """The episode of environment ``row`` is over."""
+        """End the episode of environment ``row``."""
         number = self.number[row]
         self.returns[number], self.lengths[number] = self.total[row], self.length[row]
         self.number[row] = -1

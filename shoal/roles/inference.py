@@ -44,7 +44,7 @@ Kind = Literal["act", "end", "final"]
 
 
 def question_spec(env: EnvSpec, envs: int) -> Spec:
-    """The fields of a question: the observations ``[E, ...]`` of a group, and which of them start an episode."""
+    """Return the fields of a request: the observations ``[E, ...]`` of a group, and which of them start an episode."""
     out = {name: Field((envs, *leaf.shape), leaf.dtype, axis=0) for name, leaf in env.observations.items()}
     return out | {"first": Field((envs,), "bool", axis=0), ABOUT: Field((7,), "int64", axis=0)}
 

@@ -1,4 +1,4 @@
-"""The server of ``roles.inference``: what waits of several actors is answered in one pass of one network."""
+"""The server of ``roles.inference``: it answers the waiting requests of several actors in one forward pass."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PAUSE = 500e-6  # seconds between two looks for new parameters
 
 
 class Questions(Protocol):
-    """A reader of a queue whose items are looked at in place until they are done with, in any order."""
+    """Reader of a queue whose items are read in place and released in any order."""
 
     def waiting(self, most: int, patience: float = 0.0) -> dict[int, Tensors]:
         """The oldest item of each of ``most`` writers at most, by the writer's place, but for those that are not done
@@ -30,7 +30,7 @@ class Questions(Protocol):
         """The writers of which ``waiting`` would tell."""
 
     def done(self, writers: Collection[int]) -> None:
-        """Give the items of these writers back."""
+        """Release the items of these writers."""
 
 
 @runtime_checkable
@@ -53,7 +53,8 @@ class Loaded:
 
 @dataclass
 class Client:
-    """What a server knows of an actor: what acts for this life of it, whose network that uses, the recurrent state."""
+    """Facts that a server keeps about an actor: the agent for its current process, the network that it uses, its
+    recurrent state."""
 
     life: int
     agent: Agent
@@ -81,7 +82,8 @@ class Question:
 
 
 class InferenceRole:
-    """Answers actors by the newest parameters. One step = what waits, of several actors in one pass of the network.
+    """Answer actors with the newest parameters. One step answers all waiting requests, of several actors in one forward
+    pass.
 
     agent: makes what acts for an actor, given the actor's context: it draws as the actor's own would, so that the same
     parameters choose the same actions, whoever else is answered with it. For a question that is alone this holds bit
@@ -208,7 +210,7 @@ class InferenceRole:
 
 
 def together(questions: Sequence[Question]) -> Act:
-    """Return the choices for several questions, row after row: each by its own agent's random numbers."""
+    """Return the actions for several requests, row after row, each with its own agent's random numbers."""
     (first, *others) = questions
     agent = first.client.agent
     if not isinstance(agent, Rowwise):

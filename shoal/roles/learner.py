@@ -17,9 +17,9 @@ MAX_TRACKED_VERSIONS = 1_024  # versions; an older one counts as if it were the 
 
 
 class LearnerRole:
-    """Learns. One step of the role is one get, one ``Learner.update`` and one publish. Where the runtime lets it
-    (``Context.pipelined``) and the learner is on a GPU, it gets the next batch, if there is one, and publishes what the
-    update before has made while the GPU works out a gradient.
+    """Role that learns. One step of the role is one ``get``, one ``Learner.update`` and one ``publish``. With
+    ``Context.pipelined`` and a learner on a GPU, it fetches the next batch, if there is one, and publishes the
+    parameters of the previous update while the GPU computes a gradient.
 
     params: None for one of several learners, of which another publishes.
     """
@@ -65,7 +65,7 @@ class LearnerRole:
         self._between = True
 
     def _receive(self) -> Batch:
-        """The next batch; how old the parameters are that it was made with."""
+        """Return the next batch, and record the age of the parameters it was made with."""
         if self._ahead is not None:
             batch, self._ahead = self._ahead(), None
         elif self._pipelined:
@@ -77,14 +77,14 @@ class LearnerRole:
         return batch
 
     def _meanwhile(self) -> None:
-        """While the device is at work: publish what the update before has made, and fetch the next batch."""
+        """While the device computes: publish the parameters of the previous update, and fetch the next batch."""
         self._flush()
         if self._ahead is None and self.batches.ready():
             self._ahead = transfer.upload(self._get(), self._device)
             self.ctx.metrics.enter("learn")
 
     def _get(self) -> Batch:
-        """The next batch; the versions of its steps, where it has them, are told and not learned from."""
+        """Return the next batch. If it has the versions of its steps, record them as metrics and remove them."""
         self.ctx.metrics.enter("batch")
         batch = self.batches.get()
         if VERSION not in batch.items:
@@ -93,7 +93,7 @@ class LearnerRole:
         return batch._replace(versions=tuple(items.pop(VERSION).flatten().tolist()), items=items)
 
     def _tell(self, batch: Batch) -> None:
-        """Tell of a batch that is about to be learned from."""
+        """Record metrics of a batch before learning from it."""
         metrics = self.ctx.metrics
         if versions := [version for version in batch.versions if version]:
             oldest = next(iter(self._published.values()))
@@ -102,7 +102,7 @@ class LearnerRole:
             metrics.record("replay_size", batch.size)
 
     def _finish(self, update: Update) -> None:
-        """Tell of an update, and publish what it made."""
+        """Record metrics of an update, and publish its parameters."""
         metrics = self.ctx.metrics
         if self.params is not None:
             metrics.record_all(update.metrics)

@@ -1,4 +1,4 @@
-"""Parameters on their way from a learner to a channel."""
+"""Publish parameters from a learner to a channel, from a GPU with an asynchronous copy."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Publication:
         self._mirror: transfer.Mirror | None = None
 
     def begin(self, tensors: Tensors) -> int:
-        """Make these, as they are now, the next version, and return its number."""
+        """Copy the current parameters as the next version, and return its number."""
         self.flush()
         some = next(iter(tensors.values()), None)
         if some is None or transfer.streams(some.device) is None:
@@ -29,6 +29,6 @@ class Publication:
         return version
 
     def flush(self) -> None:
-        """Publish what was begun and is not published yet. Blocks until its copy is complete."""
+        """Publish the version that ``begin`` started, if it is not published yet. Blocks until its copy is complete."""
         if self._mirror is not None and self._mirror.pending:
             self.writer.publish(self._mirror.take())

@@ -109,14 +109,14 @@ class RankRole:
         self.collector.load_state_dict(state["collector"])
 
     def _synchronise(self) -> None:
-        """All begin with the parameters of rank 0."""
+        """Load the parameters of rank 0 on all ranks."""
         found = self.initial.latest()
         if found is not None:
             self.load(found[1])
         self.begun = True
 
     def _ended(self) -> bool:
-        """Return whether this rank's rollout ends here: it is complete, or enough of the others have ended theirs."""
+        """Return True if this rank's rollout ends here: it is complete, or enough other ranks have ended theirs."""
         taken, steps = self.collector.taken, self.collector.steps
         if taken == steps:
             return True
@@ -126,7 +126,7 @@ class RankRole:
         return ended >= self.sync_frac * self.ctx.replicas
 
     def _learn(self) -> None:
-        """Tell the others, and put what is added up of the rollout."""
+        """Count this rollout on the board, and put its sums into the reduction."""
         metrics = self.ctx.metrics
         metrics.record("rollout_fraction", self.collector.taken / self.collector.steps)
         self.rollouts += 1
@@ -136,7 +136,7 @@ class RankRole:
         self.moments.put(self.learner.moments(self._rollout))
 
     def _descend(self) -> bool:
-        """Follow the ranks' mean gradient; whether the update is complete."""
+        """Apply the ranks' mean gradient; return True if the update is complete."""
         try:
             return self.learner.descend(self.gradients.get())
         except Diverged as error:

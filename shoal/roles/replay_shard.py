@@ -78,7 +78,7 @@ class ShardRole:
             self._draw()
 
     def _draw(self) -> None:
-        """Draw candidates, and tell the mass that they were drawn from."""
+        """Draw candidates, and send the total weight that they were drawn from."""
         self.ctx.metrics.enter("priorities")
         self._learn()
         self.ctx.metrics.enter("batch")
@@ -91,7 +91,7 @@ class ShardRole:
         self.round += 1
 
     def _divide(self, told: Tensors) -> None:
-        """How many items of the batch are this shard's."""
+        """Return the number of the batch's items that this shard provides."""
         mass = told["mass"].numpy()
         self.shares, self.size = mass / mass.sum(), int(told["size"])
         counts = np.random.default_rng(int(told["draw"])).multinomial(self.batch, self.shares)
@@ -115,7 +115,7 @@ class ShardRole:
         self.count = -1
 
     def _learn(self) -> None:
-        """Take over the priorities that the learner has put on the board since the last look."""
+        """Apply the priorities that the learner has written to the board since the last call."""
         rows = self.learned.get()
         puts, index, shards = int(rows.puts[0]), self.ctx.index, self.ctx.replicas
         for update in range(max(self.seen, puts - BOARD_BATCHES), puts):

@@ -57,7 +57,8 @@ class RemoteLearner(Protocol):
 
 
 class ServerRole:
-    """One step = one gradient taken, applied at once or dropped, and the part published. Nobody waits for anybody else.
+    """One step receives one gradient, applies or drops it, and publishes the shard's parameters. It does not wait for
+    other processes.
 
     Version ``v`` of the part is that after ``v - 1`` steps. A gradient made with a version that was moved more than
     ``max_lag`` times since is dropped (None: never). What replaces a killed replica goes on from its checkpoint or,
@@ -218,7 +219,7 @@ class GradientRole:
 
 
 def published(params: ParamsWriter) -> Tensors:
-    """Return what was published last, by this replica or an earlier life of it."""
+    """Return the parameters published last, by this process or by the one that it replaces."""
     assert isinstance(params, Stateful)
     tensors: Tensors = params.state_dict()["tensors"]
     return tensors

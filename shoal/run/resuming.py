@@ -70,10 +70,10 @@ def resume(
     watch: bool = False,
     **settings: Any,
 ) -> Run:
-    """Go on with the run in ``path``, a directory or a ``Run``, from its newest whole checkpoint, in the same directory
-    with the same configuration. The limits are those of the run unless given anew; they count from its beginning.
-    ``runtime``: None: that of the run; ``local`` and ``ray`` go on with each other's runs. ``address``: of the Ray
-    cluster this time. ``trust``: as in ``Run.policy``.
+    """Continue the run in ``path``, a directory or a ``Run``, from its newest complete checkpoint, in the same
+    directory with the same configuration. The limits are those of the run unless given anew; they count from its
+    beginning. ``runtime``: None: that of the run; ``local`` and ``ray`` go on with each other's runs. ``address``: of
+    the Ray cluster this time. ``trust``: as in ``Run.policy``.
 
     env: the class or function that makes its environment, again, where that was given in Python. observers, alert,
     alert_after, watch: as in ``train``. settings: fields of its config that change from here on; UsageError for one

@@ -106,16 +106,15 @@ class Run:
         return "" if math.isnan(score) else f", return {score:.4g}"
 
     def metrics(self) -> dict[str, np.ndarray]:
-        """Return every recorded metric as a column, float64 [rows], by name: ``steps``, ``seconds``,
-        ``episode_return`` and what docs/metrics.md lists; nan where it was not known yet. UsageError if the run has no
-        metrics."""
+        """Return every recorded metric as a column, float64 [rows], by name: ``steps``, ``seconds``, ``episode_return``
+        and those in docs/metrics.md. Unknown values are nan. UsageError if the run has no metrics."""
         rows = read_curve(self.path)
         names = dict.fromkeys(name for row in rows for name in row)
         return {name: np.array([row.get(name, math.nan) for row in rows]) for name in names}
 
     def frame(self) -> Any:
-        """Return ``metrics`` as a DataFrame of pandas or, where that is not installed, of polars. UsageError where
-        neither is."""
+        """Return ``metrics`` as a pandas DataFrame, or a polars one if pandas is not installed. Raises UsageError if
+        neither is installed."""
         for library in ("pandas", "polars"):
             if importlib.util.find_spec(library) is not None:
                 return importlib.import_module(library).DataFrame(self.metrics())
@@ -149,19 +148,20 @@ class Run:
     def evaluate(
         self, episodes: int = 20, seed: int = 0, greedy: bool = True, envs: int = 8, which: str = "last"
     ) -> Returns:
-        """Play whole episodes with the run's policy; see ``Policy.evaluate``, and ``policy`` for ``which``."""
+        """Play whole episodes with the run's policy and return their returns: see ``Policy.evaluate``, and ``policy``
+        for ``which``."""
         return self.policy(which=which).evaluate(episodes, seed, greedy, envs)
 
     @property
     def exit_code(self) -> int:
-        """Of a command that ran it: that of the signal which ended it, or 0."""
+        """Return the exit code of a command for this run: that of the signal which ended it, or 0."""
         return EXIT_CODES.get(self.report.reason, 0) if self.report is not None else 0
 
     def policy(self, seed: int = 0, which: str = "last", *, trust: bool = False, env: Any = None) -> Policy:
-        """The policy with the run's ``last`` parameters, or with the ``best`` by its own evaluations. ``trust``: import
-        its system and its environment even if they are neither Shoal's, nor registered, nor known from a training of
-        this user's; UsageError without. ``env``: the class or function that makes its environment, where that was given
-        in Python and the run was opened again."""
+        """Return the policy with the run's ``last`` parameters, or with the ``best`` of its own evaluations. ``trust``:
+        import its system and its environment even if they are neither Shoal's, nor registered, nor known from a
+        training of this user's; UsageError without. ``env``: the class or function that makes its environment, where
+        that was given in Python and the run was opened again."""
         from shoal import systems
 
         if which not in ("last", "best"):
@@ -219,8 +219,9 @@ def evaluate(
     trust: bool = False,
     max_steps: int = 0,
 ) -> Returns:
-    """Raw returns of whole episodes of a policy, of a run's, or of a saved one's (a file, ``zoo:NAME``), as ``shoal
-    eval`` plays them; see ``Policy.evaluate``. ``max_steps`` as there; ``which`` and ``trust`` as in ``Run.policy``.
+    """Play whole episodes with a policy, a run's policy or a saved one (a file, ``zoo:NAME``), as ``shoal eval`` does,
+    and return their raw returns; see ``Policy.evaluate``. ``max_steps`` as there; ``which`` and ``trust`` as in
+    ``Run.policy``.
 
     env: None: that of the training; else a name, a class or a function that makes it, or a ``gymnasium.Env`` that is
     made, with the same observations and actions. It is not closed, and plays alone."""
@@ -274,10 +275,10 @@ class _Open(gym.Wrapper[Any, Any, Any, Any]):
 
 
 def load(file: str | os.PathLike[str], seed: int = 0, *, trust: bool = False, env: Any = None) -> Policy:
-    """The policy in a file that ``Policy.save`` wrote, of the zoo (``zoo:NAME``), or with the last parameters of a run
-    or of its directory. ``seed``: of the actions that it draws; ``trust``: as in ``Run.policy``, for its system is
-    imported, and its environment where that is of the user's own; ``env``: as there, too. UsageError for any other
-    file."""
+    """Return the policy from a file that ``Policy.save`` wrote, from the zoo (``zoo:NAME``), or with the last
+    parameters of a run or of its directory. ``seed``: of the actions that it draws; ``trust``: as in ``Run.policy``,
+    for its system is imported, and its environment where that is of the user's own; ``env``: as there, too. UsageError
+    for any other file."""
     from shoal import systems
 
     if not is_saved(file) and Path(file).is_dir():

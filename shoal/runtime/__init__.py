@@ -1,1 +1,1 @@
-"""What any launcher of programs needs: seeds, devices, interrupts."""
+"""Parts that all runtimes share: seeds, devices, interrupts."""

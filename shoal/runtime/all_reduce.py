@@ -25,20 +25,20 @@ WIDE = "float64"  # remarks travel before the fields of this type
 
 
 class Ranks(Protocol):
-    """Those who reduce with each other: ``rank`` is the number of this one of ``world``."""
+    """The group of ranks that reduce together: ``rank`` is the number of this one, of ``world``."""
 
     rank: int
     world: int
 
     def reduce(self, tensor: torch.Tensor) -> dist.Work | None:
-        """Begin to add up a tensor of each, in place."""
+        """Start the sum of one tensor of each rank, in place."""
 
     def wait(self, work: dist.Work) -> None:
         """Returns when a reduction is complete."""
 
 
 class Said(Protocol):
-    """So many numbers that travel with every item, and are added up with it."""
+    """Numbers that are sent with every item and summed with it."""
 
     size: int
 
@@ -46,11 +46,12 @@ class Said(Protocol):
         """Return the remarks that are sent with an item that is put now."""
 
     def hear(self, sums: np.ndarray) -> None:
-        """What all said with the items of a round."""
+        """Return the numbers that all ranks sent with the items of a round."""
 
 
 def completed(work: dist.Work, limit: timedelta, on_gpu: bool) -> bool:
-    """Wait for a reduction, for so long at most: whether it is complete. ConnectionError where it never will be."""
+    """Wait for a reduction for a limited time, and return True if it is complete. Raises ConnectionError if it cannot
+    complete."""
     try:
         if not on_gpu:
             work.wait(limit)
@@ -120,7 +121,7 @@ class ReduceEnd(InTurn):
 
     @property
     def nbytes(self) -> int:
-        """Of what it puts for one round."""
+        """Return the bytes of one round's item."""
         return self._sums[0].nbytes
 
     @property
@@ -161,7 +162,7 @@ class ReduceEnd(InTurn):
         return self._last.copy()
 
     def finish(self) -> None:
-        """Wait for what is on its way, before nobody is there to take it."""
+        """Wait for reductions in progress, before the other ranks end."""
         if self.pending and not self._known:
             for work in self._sums[self._gets % ROUNDS].works:
                 self._group.wait(work)

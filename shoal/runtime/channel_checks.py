@@ -1,4 +1,4 @@
-"""What the ends of channels check of those who use them: the fields of an item, and whose turn it is."""
+"""Checks of channel ends: the fields of an item, and the order of puts and gets."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class InTurn(ABC):
     @property
     @abstractmethod
     def pending(self) -> bool:
-        """Whether this member has put what it has not got."""
+        """Return True if this member has put an item whose result it has not got."""
 
     @abstractmethod
     def slot(self) -> AbstractContextManager[Arrays]:

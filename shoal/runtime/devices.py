@@ -1,4 +1,4 @@
-"""Whether this machine has the devices that a program asks for."""
+"""Check that this machine has the devices that a program asks for."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from shoal.program import Program
 
 
 def check_devices(program: Program) -> None:
-    """UsageError for a role whose CUDA device PyTorch does not see here."""
+    """Raise UsageError for a role whose CUDA device PyTorch cannot find here."""
     for role in program.roles:
         kind, _, index = role.device.partition(":")
         seen = torch.cuda.device_count() if kind == "cuda" else 0

@@ -1,5 +1,5 @@
-"""SIGINT, SIGTERM and SIGHUP (the terminal is gone) while a run goes on: the first asks it to end in order, a second
-one ends it at once, whatever the main thread is doing."""
+"""Handle SIGINT, SIGTERM and SIGHUP during a run: the first ends the run with a checkpoint, a second one ends it at
+once, whatever the main thread is doing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TOGETHER = 1.5  # seconds: signals that follow one another faster are one, sent 
 
 
 def heeded() -> list[signal.Signals]:
-    """The signals that end a run: not the terminal's end for a command that was told to outlive it (nohup)."""
+    """Return the signals that end a run: without SIGHUP, if the command ignores it (nohup)."""
     ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
     return [number for number in REASONS if not (ignored and number == signal.SIGHUP)]
 
@@ -93,7 +93,7 @@ class Interrupts:
             self.foreign = False
 
     def _leave(self, number: int) -> NoReturn:
-        """In the thread of the watcher: the main thread will not do it."""
+        """End the process from the watcher's thread, since the main thread hangs."""
         reason = self.reason or REASONS[signal.Signals(number)]
         if self._kill is not None:
             with contextlib.suppress(Exception):

@@ -1,4 +1,4 @@
-"""What every runtime takes and returns: a program, how it is launched, and how the run ended."""
+"""Arguments and results of every runtime: how a program is launched, and how the run ended."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ log = logging.getLogger("shoal.runtime")
 
 @dataclass(frozen=True)
 class Stop:
-    """Limits of a run: the first that is reached ends it; None is no limit.
+    """Limits of a run. The first that is reached ends the run; None means no limit.
 
     steps: agent steps of all actors; seconds: of training, over all launches of the run; updates: of all learners;
     episode_return: mean raw return of the last 100 episodes; asked: whether an observer wants the end, looked at after
@@ -35,7 +35,7 @@ class Stop:
     asked: Callable[[], bool] | None = None
 
     def reached(self, run: Aggregator) -> str:
-        """Why a run ends now: the name of the limit that it has reached, or "" if it goes on."""
+        """Return the name of the limit that the run has reached, or "" if it continues."""
         if self.steps is not None and run.steps >= self.steps:
             return "steps"
         if self.updates is not None and run.updates >= self.updates:
@@ -49,7 +49,7 @@ class Stop:
 
 @dataclass(frozen=True, kw_only=True)
 class Launch:
-    """One launch of a program: the same words for every runtime.
+    """Options of one launch of a program, the same for every runtime.
 
     seed: of the run; the seed of every life of every replica follows from it (``runtime.seeds``).
     stop: what ends the run.
@@ -82,8 +82,8 @@ class Launch:
 
 
 class CannotGoOn(ShoalError):
-    """A role failed before its first step from a checkpoint on: its state was loaded, and may mean nothing. The
-    traceback is in the log."""
+    """Raised if a role fails before its first step after a resume: its loaded state may be invalid. The traceback is in
+    the log."""
 
     def __init__(self, source: Checkpoint, error: BaseException) -> None:
         super().__init__(
@@ -118,10 +118,12 @@ def run_from_newest(launch: Launch, run: Callable[[Launch], Report], unloadable:
 
 @runtime_checkable
 class Runtime(Protocol):
-    """Runs programs. What is its own (how failed processes are treated, for one) are arguments of its constructor."""
+    """Base class of runtimes, which run programs. Its own options, such as how failed processes are treated, are
+    arguments of the constructor."""
 
     def check(self, program: Program) -> None:
-        """WiringError or UsageError if ``program`` cannot be launched on this machine; starts and writes nothing."""
+        """Raise WiringError or UsageError if ``program`` cannot be launched on this machine; start and write
+        nothing."""
 
     def launch(self, program: Program, launch: Launch) -> Report:
         """Run ``program`` until ``launch.stop``, or SIGINT or SIGTERM.

@@ -1,4 +1,4 @@
-"""How much memory there is, and how much a run uses: the machine's and its control groups'."""
+"""Measure available and used memory, of the machine and of control groups."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ used = _Used()
 
 
 def give_back(array: np.ndarray) -> None:
-    """Let the kernel have the whole pages of an array in private memory, which reads as zeros from then on."""
+    """Return the whole pages of an array in private memory to the kernel; they read as zeros afterwards."""
     first = -(-array.ctypes.data // mmap.PAGESIZE) * mmap.PAGESIZE
     size = (array.ctypes.data + array.nbytes - first) // mmap.PAGESIZE * mmap.PAGESIZE
     if size > 0 and hasattr(mmap, "MADV_DONTNEED"):

@@ -1,4 +1,4 @@
-"""What all ends of reduce channels have in common: one order of adding, and how they are saved."""
+"""Parts that all ends of reduce channels share: the order of summation, and saving."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def combine(out: np.ndarray, parts: Sequence[np.ndarray], mean: bool) -> None:
 
 @runtime_checkable
 class Saved(Protocol):
-    """A member's end, as far as it is saved.
+    """Saved state of a member's end of a reduce channel.
 
     agreed: the number of the checkpoint that every member knew of when it put the item of the round that was got last.
     It is the same for all members after the same round, so that all save themselves there.

@@ -1,4 +1,5 @@
-"""Seeds: each life of a replica has a block of its own, so that no two environments of a run ever share one."""
+"""Seeds: each process of a replica has its own block, also after a restart, so no two environments of a run share a
+seed."""
 
 from __future__ import annotations
 
@@ -12,8 +13,8 @@ LAUNCH = 4096  # lives that one launch of a run numbers: its replicas in order, 
 
 
 def life_seed(seed: int, life: int) -> int:
-    """The first seed of a life's block; distinct for distinct lives below LIVES. The numbers are permuted by an odd
-    multiplier and an offset, modulo a power of two, which depend on the run's ``seed``.
+    """Return the first seed of a process's block; distinct for distinct processes below LIVES. The numbers are permuted
+    by an odd multiplier and an offset, modulo a power of two, which depend on the run's ``seed``.
 
     LIVES are 128 launches. The next 128 number their lives from the middle of those, the next from their quarters, and
     so on: where launches have at most n lives each (a power of two), 128 * LAUNCH / n of them share no seed."""

@@ -1,4 +1,4 @@
-"""A thread that hears the signals of a process whose main thread is in code that does not come back to Python."""
+"""Watch for signals in a thread, for a process whose main thread is in code that does not return to Python."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Watcher:
         self._thread.start()
 
     def look(self) -> None:
-        """``count`` may have changed."""
+        """Wake the watcher after a change of ``count``."""
         with contextlib.suppress(OSError):  # the pipe is full: it looks anyway
             os.write(self._write, b"\0")
 
@@ -68,7 +68,7 @@ class Watcher:
 
 @functools.cache
 def _let_copies_go() -> None:
-    """A copy of this process by fork must not tell the original of its own signals."""
+    """Detach a forked copy of this process, so that it does not report its signals to the original."""
 
     def let_go() -> None:
         with contextlib.suppress(ValueError):  # of a copy by another thread, which hears none

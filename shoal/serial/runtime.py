@@ -33,7 +33,7 @@ _ALONE = threading.Lock()  # of the process's random generators
 
 
 class SerialRuntime:
-    """Launches a program in this process."""
+    """Runtime that runs a program in this process, deterministically."""
 
     in_process = deterministic = True
 

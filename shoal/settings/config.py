@@ -15,7 +15,7 @@ from shoal.settings import yaml_text
 from shoal.settings.entries import over
 from shoal.settings.fields import RUN_OPTIONS, check_fields
 from shoal.settings.flags import expect, flag_name, ranged, short_name, unknown
-from shoal.settings.kinds import INTERFACES, env_kind, preset_kinds
+from shoal.settings.kinds import INTERFACES, SERVED_BY, env_kind, preset_kinds
 from shoal.settings.schedule import Linear, linear
 from shoal.types import Values
 from shoal.untrusted import RUN_FORMAT, brief, excerpt, parse_json, read_text
@@ -210,9 +210,10 @@ def _choose_preset(
                 told = INTERFACES.get(kind, f"is of the kind '{kind}'")
                 return kind, f"{what} {told}; --preset none turns it off"
         if interface is not None and any(kind in presets for kind in INTERFACES):
-            kind = interface()
-            if kind in presets:
-                return kind, f"{env} {INTERFACES[kind]}; --preset none turns it off"
+            shown = interface()
+            for kind in (shown, SERVED_BY.get(shown, shown)):
+                if kind in presets:
+                    return kind, f"{env} {INTERFACES[shown]}; --preset none turns it off"
         return "none", f"{name} has no preset for {env}"
     if preset == "none" or preset in presets:
         return preset, "asked for"

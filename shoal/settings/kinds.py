@@ -71,6 +71,8 @@ INTERFACES = {  # under which presets stand for any environment that has none un
     "picture_continuous": "shows pictures and takes continuous actions",
 }
 
+SERVED_BY = {"states_continuous": "vector_continuous"}  # where a system has no preset for the first: codes are vectors
+
 
 def is_atari(env: str) -> bool:
     """Return whether an id names a game of the Arcade Learning Environment."""

@@ -28,10 +28,10 @@ MAX_PARALLEL_ENVS = 256  # that an evaluation steps together
 
 @dataclass(frozen=True)
 class Evaluation:
-    """How a run evaluates its newest parameters as it goes on. UsageError for a value that is not in its range."""
+    """How a run evaluates its newest parameters during training. Raises UsageError for a value outside its range."""
 
     every: Natural = 0
-    """Environment steps between two evaluations, in a process of their own; 0: never."""
+    """Environment steps between two evaluations, which run in a separate process; 0: never."""
     episodes: Episodes = EPISODES
     """Episodes in each evaluation."""
     sampled: bool = False
@@ -39,8 +39,8 @@ class Evaluation:
     video: bool = False
     """Also film an episode of each evaluation, in `videos/`."""
     max_steps: Natural = 0
-    """Agent steps after which an episode is given up, and counts as it is; 0: 27,000, or the run's own limit if that is
-    more."""
+    """Agent steps after which an episode is ended, and counts with its return so far; 0: 27,000, or the run's own limit
+    if that is more."""
 
     def __post_init__(self) -> None:
         for name, hint in ranged(Evaluation).items():
@@ -81,42 +81,43 @@ class Option:
 
 @dataclass(frozen=True, kw_only=True)
 class OptionTable:
-    """What a run is told beside its system's configuration."""
+    """Options of a run, besides the configuration of its system."""
 
     runtime: Annotated[str, Option(required=True)] = "local"
     """`local`: processes that share memory; `serial`: one process, deterministic; `ray`: processes on a cluster;
     `torchrun`: each process is a rank (the default in `torchrun --nproc-per-node N -m shoal train SYSTEM ...`);
-    `MODULE:CLASS` or `FILE.py:CLASS`: one of your own."""
+    `MODULE:CLASS` or `FILE.py:CLASS`: your own."""
     address: str | None = None
-    """Address of the Ray cluster: `auto`, `HOST:PORT` or `ray://HOST:PORT`; none: an instance of Ray of its own."""
+    """Address of the Ray cluster: `auto`, `HOST:PORT` or `ray://HOST:PORT`; none: start an
+    instance of Ray for this run."""
     run_dir: Annotated[str | Path | None, Option(json=None)] = None
-    """A new directory for what the run writes; none: `runs/SYSTEM-ENV-TIME-SEED`."""
+    """New directory for the files of the run; none: `runs/SYSTEM-ENV-TIME-SEED`."""
     seed: Annotated[Seed, Option(required=True)] = 0
-    """Seed of the run: the seeds of networks, environments and samplers follow from it."""
+    """Seed of the run, from which the seeds of networks, environments and samplers follow."""
     seconds: Annotated[Positive | None, Option("stop.seconds", required=True)] = None
-    """Seconds of training after which the run ends; none: no such limit."""
+    """Seconds of training after which the run ends; none: no limit."""
     until_return: Annotated[float | None, Option("stop.episode_return", required=True)] = None
-    """Mean raw return of 100 episodes at which the run ends; none: no such limit."""
+    """Mean raw return of the last 100 episodes at which the run ends; none: no limit."""
     hang_timeout: Annotated[NonNegative, Option(required=True, resumable=True)] = 60.0
     """Seconds without progress after which a process is replaced or the run ends; 0: never. Not in `serial`."""
     evaluation: Annotated[Evaluation, GIVEN_EVALUATION, Option(required=True, resumable=True, flags="eval")] = field(
         default_factory=Evaluation
     )
-    """How the run evaluates its newest parameters as it goes on, and keeps the best."""
+    """How the run evaluates its newest parameters during training, and keeps the best."""
     checkpoint_every: Annotated[NonNegative, Option("checkpoint.every", required=True, resumable=True)] = 300.0
     """Seconds between two checkpoints; 0: only at the end."""
     checkpoint_replay_gb: Annotated[NonNegative, Option("checkpoint.replay_gb", required=True, resumable=True)] = 8.0
-    """Size in 10**9 bytes beyond which a replay is left out of checkpoints."""
+    """Size in gigabytes (10**9 bytes) above which a replay is left out of checkpoints."""
     init_from: str | Path | None = None
-    """A run's directory, a file that `Policy.save` wrote or `zoo:NAME`, whose parameters and normalisers the run begins
-    with, with an optimiser, counts and a replay of its own; none: drawn."""
+    """Initial parameters and statistics of normalisers: a run's directory, a file that `Policy.save` wrote, or
+    `zoo:NAME`. Optimiser, counters and replay start anew. none: random parameters."""
     log: Annotated[tuple[str, ...], Option(resumable=True)] = ()
-    """Back ends that metrics go to besides the files: `tensorboard`, `wandb`, `mlflow` (extras of these names), or
-    `MODULE:CLASS` or `FILE.py:CLASS`: one of your own."""
+    """Back ends that receive the metrics, besides the files: `tensorboard`, `wandb`, `mlflow` (extras of these names),
+    or your own, `MODULE:CLASS` or `FILE.py:CLASS`."""
     log_args: Annotated[dict[str, Any], Option(resumable=True)] = field(default_factory=dict)
-    """Arguments of these back ends, such as `wandb.group=NAME`: of wandb.init, mlflow.start_run, SummaryWriter."""
+    """Arguments of wandb.init, mlflow.start_run or SummaryWriter, such as `wandb.group=NAME`."""
     quiet: Annotated[bool | None, Option(json=None)] = None
-    """Show nothing of the run; none: its progress where a person looks (a terminal, a notebook), elsewhere one line."""
+    """Print nothing; none: show progress in a terminal or notebook, and print one line elsewhere."""
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ T = TypeVar("T")
 
 
 class Linear(float):
-    """A number that goes from ``start`` to ``end`` over the run, in proportion to its steps. As a float it is its
-    start, which is what a reader sees who does not ask for the value of the moment (``at``)."""
+    """Number that changes linearly from ``start`` to ``end`` over the steps of the run. Used as a float it equals
+    ``start``; ``at`` returns its current value."""
 
     end: float
 
@@ -30,7 +30,7 @@ class Linear(float):
         return float(self)
 
     def at(self, fraction: float) -> float:
-        """Its value when this share of the run is done; constant before 0 and after 1."""
+        """Return the value when this share of the run is done; constant before 0 and after 1."""
         if fraction >= 1.0:
             return self.end
         done = max(fraction, 0.0)
@@ -55,8 +55,8 @@ class Linear(float):
 
 
 def linear(start: float, end: float) -> Linear:
-    """A setting that goes from ``start`` to ``end`` over the run's ``steps``. It must be one that a learner reads at
-    each update (docs/schedules.md); another refuses it. Raises ValueError unless both are finite."""
+    """Schedule of a setting that changes linearly from ``start`` to ``end`` over the run's ``steps``. Only settings
+    that a learner reads at each update accept it (docs/schedules.md). Raises ValueError unless both are finite."""
     return Linear(start, end)
 
 
@@ -86,7 +86,7 @@ def read(value: object) -> Linear:
 
 
 def at(value: float, fraction: float) -> float:
-    """The value of a setting, whether a schedule or not, when this share of the run is done."""
+    """Return the value of a setting, constant or schedule, when this share of the run is done."""
     return value.at(fraction) if isinstance(value, Linear) else value
 
 

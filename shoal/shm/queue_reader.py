@@ -49,12 +49,12 @@ class QueueReader:
         return self._batch.result()
 
     def release(self) -> None:
-        """Give the slots that were read in place back to their writers, as the next ``get`` does first."""
+        """Release the slots that were read in place to their writers; the next ``get`` does the same first."""
         while self._held:
             self._consumer.release(self._held.pop())
 
     def unseen(self) -> list[int]:
-        """Rings with an item, of those whose oldest nobody is looking at."""
+        """Return the rings that have an item which is not being read."""
         return [ring for ring in self._consumer.ready(self._next) if ring not in self._held]
 
     def waiting(self, most: int, patience: float = 0.0) -> dict[int, api.Tensors]:
@@ -72,7 +72,7 @@ class QueueReader:
         return {ring: self._view(ring).copy() for ring in chosen}
 
     def done(self, rings: Collection[int]) -> None:
-        """Give the slots of these rings, read in place, back to their writers."""
+        """Release the slots of these rings, read in place, to their writers."""
         for ring in rings:
             self._consumer.release(ring)
             self._held.remove(ring)
@@ -137,7 +137,7 @@ class EachReader:
         return api.Batch(found.copy(), versions=tuple(map(consumer.version, rings)))
 
     def release(self) -> None:
-        """Give the slots of the last batch back to their writers, as the next ``get`` does first."""
+        """Release the slots of the last batch to their writers; the next ``get`` does the same first."""
         if self._held:
             self._held = 0
             for ring in range(len(self._consumer.writers)):

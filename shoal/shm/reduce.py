@@ -74,7 +74,7 @@ class ReduceEnd:
         return _Slot(self._reserve, self._commit)
 
     def get(self) -> api.Tensors:
-        """The result of the round, when every member has put."""
+        """Return the result of the round. Blocks until every member has put."""
         if not self.pending:
             raise api.UsageError(f"Channel {self.channel.name!r}: a get must follow a put.")
         count = self._gets + 1
@@ -101,7 +101,7 @@ class ReduceEnd:
         return found
 
     def _own(self, whole: np.ndarray) -> np.ndarray:
-        """Of a field: all, or the part that this member adds."""
+        """Return all of a field, or the part that this member adds up."""
         flat, m, members = whole.reshape(-1), self._member, self._layout.members
         return flat[len(flat) * m // members : len(flat) * (m + 1) // members] if self._layout.shared_out else flat
 
@@ -131,7 +131,7 @@ class ReduceEnd:
         return all(words[line + column] >= count for line in self._lines)
 
     def _raise(self, column: int, count: int) -> None:
-        """Count up, after all that was written before, and wake whoever waits."""
+        """Increase the counter, after all earlier writes, and wake the waiting members."""
         words = self._words
         futex.fence()
         words[self._line + column] = count
@@ -141,7 +141,7 @@ class ReduceEnd:
             futex.wake(self._bell_address)
 
     def _await(self, column: int, count: int) -> None:
-        """Returns when every member has counted as far."""
+        """Block until the counter of every member has reached the given value."""
         words = self._words
         seen = words[self._bell]
         if not self._all(column, count) and not (futex.soon(words, self._bell, seen) and self._all(column, count)):
@@ -211,7 +211,7 @@ def _bell(count: int, column: int, members: int, member: int) -> int:
 
 
 def _slots(arena: Arena, layout: ReduceLayout, round: int) -> list[api.Arrays]:
-    """The items of all members in the slots of a round."""
+    """Return the items of all members in the slots of a round."""
     starts = [layout.slot(m, round) for m in range(layout.members)]
     return [{f.name: arena.field(start, f) for f in layout.fields} for start in starts]
 

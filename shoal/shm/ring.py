@@ -74,7 +74,7 @@ class Producer:
         return self._slot
 
     def reserve(self) -> api.Arrays:
-        """The arrays of the next slot, once it is free."""
+        """Return the arrays of the next slot. Blocks until it is free."""
         if self._head - self._tail >= self._capacity:
             self._wait()
         return self._arrays[self._head % self._capacity]
@@ -177,7 +177,7 @@ class Consumer:
         return int((self._heads - self._tails).min())
 
     def level(self) -> None:
-        """Release what a killed predecessor, which took from all rings alike, had not yet released in some of them."""
+        """Release slots that a killed predecessor had released in some rings but not in all."""
         newest = max(self._tail)
         for ring in range(len(self.writers)):
             while self._tail[ring] < newest:
@@ -239,7 +239,7 @@ class Consumer:
 
 
 def joined(arena: Arena, layout: RingLayout, reader: int, index: int) -> api.Arrays:
-    """Return what the writers of a reader have in their slots ``index``, side by side in their order."""
+    """Return the items in slots ``index`` of a reader's writers, joined in the order of the writers."""
     start, count = layout.batch(reader, index), len(range(reader, layout.writers, layout.readers))
     arrays = {f.name: arena.field(start, f) for f in layout.joined}
     return {f.name: _columns(f, arrays[f.name], 0, count) for f in layout.fields}
@@ -262,19 +262,19 @@ def _columns(one: FieldLayout, batch: np.ndarray, begin: int, end: int) -> np.nd
 
 
 def fill(arena: Arena, layout: RingLayout) -> float:
-    """Share of a channel's slots that are in use."""
+    """Return the share of a channel's slots that are in use."""
     heads = arena.array(layout.heads, (layout.writers, LINE), np.int64)[:, 0]
     tails = arena.array(layout.tails, (layout.writers, LINE), np.int64)[:, 0]
     return float((heads - tails).sum()) / (layout.writers * layout.channel.capacity)
 
 
 def moved(arena: Arena, layout: RingLayout) -> int:
-    """Number of items that were put into a channel since the launch."""
+    """Return the number of items put into a channel since the launch."""
     return int(arena.array(layout.heads, (layout.writers, LINE), np.int64)[:, 0].sum())
 
 
 def coerce(channel: str, name: str, source: np.ndarray | None, target: np.ndarray) -> np.ndarray:
-    """The array as the slot wants it, or an error that says what was expected."""
+    """Return the array with the slot's shape and dtype, or raise an error that says what was expected."""
     where = f"Channel {channel!r}, array {name!r}"
     if source is None:
         raise api.UsageError(f"{where} is missing.")

@@ -1,4 +1,4 @@
-"""What every blocking port of one replica shares: the stop flag, and the time it waits."""
+"""State that all blocking ports of one replica share: the stop flag, and the time spent waiting."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Session:
             futex.wait(address, seen)
 
     def look(self, phase: str) -> None:
-        """What is due while a port waits; raise Stopped when the run ends."""
+        """Do periodic work while a port waits; raise Stopped when the run ends."""
         if self._words[self._stop]:
             raise api.Stopped(f"the run ended during {phase}")
         if self.tick is not None:
@@ -41,7 +41,7 @@ class Session:
             self.at_rest()
 
     def rest(self, seconds: float) -> None:
-        """Sleep, between two steps of a role that has nothing to do or has had its share."""
+        """Sleep between two steps of a role that has nothing to do or has used its share of time."""
         with self.metrics.phase("wait:rest"):
             if self.tick is not None:
                 self.tick()

@@ -24,7 +24,7 @@ _GIVEN, _WAITED = 0, 1  # words of the control line
 
 
 class _Memory:
-    """Both kinds of ends see the parameters, the statistics and the counters."""
+    """Memory of the parameters, the statistics and the counters, for both kinds of ends."""
 
     def __init__(self, session: Session, layout: SharedLayout) -> None:
         self._session, self._layout = session, layout
@@ -84,7 +84,8 @@ class SharedEnd(_Memory):
             futex.wake(self._address)
 
     def copy(self) -> tuple[int, api.Tensors]:
-        """The steps before, and the same private tensors each time: load or clone them before the next call."""
+        """Return the number of steps so far and private tensors, the same at each call: load or clone them before the
+        next call."""
         steps = self._steps()
         return steps, self._copy()
 

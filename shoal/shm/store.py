@@ -1,4 +1,4 @@
-"""Versioned parameters in shared memory: one writer, many readers, the latest wins.
+"""Versioned parameters in shared memory: one writer, many readers; readers get the latest version.
 
 Two buffers, each with the number of the version that was last *begun* in it. Version ``v`` lies in
 buffer ``v % 2``; a reader copies it out and looks whether ``v + 2`` was begun meanwhile. The writer
@@ -170,13 +170,13 @@ class StoreReader:
         return latest
 
     def delivered(self) -> None:
-        """An item made with the version last read is out."""
+        """Count that an item made with the version last read has been sent."""
         self._items += 1
         if self._items >= self._lockstep:
             self._words[self._delivered_at] = self._read
 
     def copy(self, into: np.ndarray) -> int:
-        """Copy the bytes of the latest version, of which there is one; returns its number."""
+        """Copy the bytes of the latest version, which must exist; return its number."""
         self._session.fresh = False
         words, at = self._words, self._at
         while True:

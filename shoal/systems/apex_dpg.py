@@ -61,8 +61,8 @@ class DPGConfig(OffPolicyConfig):
     noise: NonNegative = 0.3
     """Standard deviation of the Gaussian noise on actions, in units of half the action box."""
     noise_correlation: Fraction = 0.0
-    """Correlation of the noise of two steps of an episode, which lets it push one way for a while: 0.85 in DDPG
-    (Lillicrap et al. 2016); 0: it is drawn anew at every step."""
+    """Correlation of the noise between consecutive steps of an episode: 0.85 in DDPG (Lillicrap et al. 2016); 0:
+    independent noise."""
     random_steps: Natural = 0
     """Environment steps at the beginning, of all actors together, whose actions are drawn uniformly from the box."""
     action_gradient_clip: Scheduled[Positive] | None = None
@@ -86,7 +86,7 @@ class Config(DPGConfig, TransitionConfig):  # in this order, for the defaults of
 
     env: str = "Pendulum-v1"
     actors: Replicas = 0
-    """Actor processes; 0: one less than the cores, at least one."""
+    """Actor processes; 0: one fewer than there are cores, at least one."""
     envs: Envs = 4
     unroll: Count = 16
     steps: Count = 200_000
@@ -106,9 +106,9 @@ class Config(DPGConfig, TransitionConfig):  # in this order, for the defaults of
     samples_per_insert: NonNegative = 256.0
     prioritised: bool = True
     evict: Literal["proportional", "fifo"] = "proportional"
-    """Which transitions leave a full replay that is prioritised: drawn by priority, or the oldest."""
+    """Which transitions are removed from a full prioritised replay: drawn by priority, or the oldest."""
     evict_exponent: Finite = -0.4
-    """Power of the priority in proportion to which surplus transitions are drawn to leave."""
+    """Exponent of the priority in the probability of removing a surplus transition."""
     evict_every: Count = 1_000
     """Transitions inserted between two removals of the replay's surplus."""
 

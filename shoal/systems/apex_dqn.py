@@ -22,7 +22,7 @@ class Config(dqn.Config):
     leaves_core: ClassVar[bool] = True
 
     actors: Replicas = 0
-    """Actor processes; 0: one less than the cores, at least one."""
+    """Actor processes; 0: one fewer than there are cores, at least one."""
     envs: Envs = 16
     unroll: Count = 16
     dueling: bool = True

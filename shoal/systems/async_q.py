@@ -50,8 +50,8 @@ class Config(WorkerConfig):
     epsilon_odds: tuple[Fraction, ...] = (0.4, 0.3, 0.3)
     """Probabilities of drawing each of `epsilon_final`."""
     epsilon_steps: Natural = 1_000_000
-    """Steps over which exploration falls from its first to its last probability (agent steps over all workers); 0: it
-    has its last probability from the beginning."""
+    """Steps over which the exploration rate falls to its final value (agent steps over all workers); 0: it is final
+    from the beginning."""
     normalise_obs: bool = False
     """Normalise vector observations by running statistics, which the workers share."""
     eval_epsilon: Fraction = 0.05

@@ -56,9 +56,9 @@ class Config(DecentralisedConfig, recurrent_ppo.Config):
     """Environments of each rank."""
     unroll: Count = 128
     sync_frac: Positive = 0.6
-    """Share of the ranks that have ended their rollout at which the others end theirs early; above 1: never."""
+    """Share of the ranks whose finished rollouts make the other ranks end theirs early; above 1: never."""
     min_fraction: Fraction = 0.25
-    """Share of its rollout that a rank collects in any case."""
+    """Smallest share of its rollout that a rank collects."""
 
     def sharing(self, most: int) -> int:
         ranks = super().sharing(most)

@@ -64,12 +64,12 @@ class Config(ReplayConfig, LadderConfig):
     epsilon_end: Fraction = 0.02
     """Probability of a random action after `epsilon_steps`."""
     epsilon_steps: Natural = 10_000
-    """Steps over which exploration falls from its first to its last probability (agent steps over all actors); 0: it
-    has its last probability from the beginning."""
+    """Steps over which the exploration rate falls to its final value (agent steps over all actors); 0: it is final from
+    the beginning."""
     epsilon_ladder: bool = False
-    """Give each environment a last probability of its own, its rung of Ape-X's ladder, in place of `epsilon_end`."""
+    """Give each environment its own final exploration rate, from Ape-X's ladder, instead of `epsilon_end`."""
     actor_priorities: bool = False
-    """Give new transitions the TD error that the actor saw; false: the largest priority of late."""
+    """Give new transitions the TD error computed by the actor as priority; false: the largest recent priority."""
 
 
 PAPER: Preset = dict(  # Mnih et al. 2015, extended data table 1; periods converted to updates
@@ -157,7 +157,7 @@ def plain_td_loss(
 
 
 class QLearning(OffPolicy):
-    """Minimises the TD errors of single transitions. ``beta`` is the exponent of the importance weights, constant or a
+    """Minimise the TD errors of single transitions. ``beta`` is the exponent of the importance weights, constant or a
     schedule (None: no weights)."""
 
     cfg: QLearningConfig
@@ -190,10 +190,10 @@ Epsilon = float | np.ndarray
 
 
 class QAgent(NetworkAgent[QNetwork, np.random.Generator], Rowwise):
-    """Epsilon-greedy. ``epsilon``: one exploration rate or one per environment, or what maps the number of actions this
-    agent has chosen (for all its environments together; ``taken`` of them in earlier lives) to it. With
-    ``with_values`` it also returns ``q_taken`` and ``q_max``, from which a replay computes the initial priority with
-    no further pass."""
+    """Epsilon-greedy agent. ``epsilon``: one exploration rate, one per environment, or a function to it from the number
+    of actions that this agent has chosen (for all its environments together; ``taken`` of them before a restart). With
+    ``with_values`` it also returns ``q_taken`` and ``q_max``, from which a replay computes the initial priority with no
+    further pass."""
 
     def __init__(
         self, nets: QNetwork, epsilon: Epsilon | Callable[[int], Epsilon], seed: int, with_values: bool = False,
@@ -222,7 +222,7 @@ class QAgent(NetworkAgent[QNetwork, np.random.Generator], Rowwise):
         return Act(action, state, extras)
 
     def values(self, obs: Tensors, drawn: Draws) -> Tensor:
-        """Return the action values [B, A] that it chooses by."""
+        """Return the action values [B, A] from which actions are chosen."""
         return cast(Tensor, self.nets(obs))
 
     def state_dict(self) -> State:

@@ -45,10 +45,10 @@ class Config(SystemConfig, ActorCriticConfig):
     """Trajectories in each gradient step, or as near to it as whole messages of `envs` and their parts allow; 0: one
     actor's message."""
     learners: Parts = 1
-    """Learners, over which the actors are spread; each learns from `batch` trajectories, and all follow the mean of
-    their gradients (section 3)."""
+    """Learner processes, each with its share of the actors. Each learns from `batch` trajectories, and all apply the
+    mean of their gradients (section 3)."""
     queue: Count = 1
-    """Messages that each actor may have waiting; bounds the policy lag."""
+    """Largest number of waiting messages of each actor, which bounds the policy lag."""
     replay: Natural = 0
     """Trajectories that the learner keeps for replay; 0: none."""
     replay_ratio: NonNegative = 1.0

@@ -38,7 +38,7 @@ from shoal.topology.roles import actors_and_learner
 
 @dataclass(frozen=True, kw_only=True)
 class RecurrentQConfig(QLearningConfig):
-    """The learning rule of R2D2."""
+    """Settings of the learning rule of R2D2."""
 
     at_start: ClassVar[tuple[str, ...]] = ("rescale",)
     only_with: ClassVar[OnlyWith] = {"core_size": ("core", "lstm", "gru"), "priority_mix": ("prioritised",)}
@@ -51,7 +51,7 @@ class RecurrentQConfig(QLearningConfig):
     prioritised: bool = True
     """Sample in proportion to priorities; false: uniformly."""
     td_clip: Scheduled[Positive] | None = None
-    """Clip of the TD error's gradient (Huber loss); none: squared error, as in the paper."""
+    """Clip of the TD error in the gradient (Huber loss); none: squared error, as in the paper."""
     reduction: Literal["mean", "sum"] = "mean"
     """Mean or sum of the loss over sequences; over a sequence's steps it is summed."""
     core: Literal["lstm", "gru", "none"] = "lstm"
@@ -59,13 +59,13 @@ class RecurrentQConfig(QLearningConfig):
     core_size: Count = 128
     """Units of the core."""
     burn_in: Natural = 40
-    """Steps of a sequence before those it is learned from, which only bring the recurrent state up to date."""
+    """Steps before the learned part of a sequence that only update the recurrent state."""
     start_state: Literal["stored", "zero"] = "stored"
     """Recurrent state at a sequence's start: the actor's, or zero."""
     rescale: NonNegative | None = 1e-3
     """Epsilon of the value rescaling h(x) = sgn(x)(sqrt(|x| + 1) - 1) + epsilon x; none: no rescaling."""
     priority_mix: Fraction = 0.9
-    """Weight η of a sequence's largest TD error in its priority; the rest is their mean's."""
+    """Weight η of the largest TD error in a sequence's priority; the mean has weight 1 - η."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +78,7 @@ class Config(RecurrentQConfig, ReplayConfig, LadderConfig):
     leaves_core: ClassVar[bool] = True
 
     actors: Replicas = 0
-    """Actor processes; 0: one less than the cores, at least one."""
+    """Actor processes; 0: one fewer than there are cores, at least one."""
     unroll: Count = 20
     last_action_reward: bool = True
     sequence: Count = 80
@@ -86,7 +86,7 @@ class Config(RecurrentQConfig, ReplayConfig, LadderConfig):
     overlap: Natural = 40
     """Steps that a sequence shares with the one before it."""
     staleness: bool = True
-    """Measure by ΔQ how stale stored states are; the replay then keeps three states of each sequence."""
+    """Measure the staleness ΔQ of stored recurrent states; the replay then keeps three states per sequence."""
     sampler: SequenceSampler = "proportional"
     """How a prioritised replay is sampled: in proportion to the priorities, by rank, or by a class, MODULE:CLASS."""
     priority_exponent: NonNegative = 0.9
@@ -228,9 +228,9 @@ class RecurrentQLearning(OffPolicy):
 
     @torch.no_grad()
     def staleness(self, values: Tensor, items: Tensors) -> Tensors:
-        """Delta Q: how far the stored states are from those that the network now comes to, at the first and at the last
-        step that is learned from, as the distance of the values that follow from them over the sequence's largest
-        value (section 3). Empty where the replay keeps no states to compare with."""
+        """Return Delta Q: how far the stored recurrent states are from those that the network computes now, at the
+        first and at the last step that is learned from, as the distance of the values that follow from them over the
+        sequence's largest value (section 3). Empty where the replay keeps no states to compare with."""
         begin, out = self.cfg.burn_in, {}
         last = len(values) - 2
         valid = items["valid"][begin:]
@@ -255,8 +255,9 @@ def _shown(valid: Tensor) -> Tensor:
 
 
 class RecurrentQAgent(NetworkAgent[RecurrentQNetwork, np.random.Generator], Rowwise):
-    """Epsilon-greedy with a recurrent state. ``epsilon``: the exploration rate of each environment, or one for all.
-    Stores ``q_taken`` and ``q_max``, from which the replay computes the initial priority with no further pass."""
+    """Epsilon-greedy agent with a recurrent state. ``epsilon``: the exploration rate of each environment, or one for
+    all. It stores ``q_taken`` and ``q_max``, from which the replay computes initial priorities without another forward
+    pass."""
 
     def __init__(self, nets: RecurrentQNetwork, epsilon: float | np.ndarray, seed: int) -> None:
         super().__init__(nets, np.random.default_rng(seed))

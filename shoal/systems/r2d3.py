@@ -36,12 +36,12 @@ class Config(r2d2.Config):
     """Demonstrations: a Minari data set's ID or directory, or `module:function` that returns episodes; empty: none,
     which is R2D2."""
     demo_ratio: Fraction = 1 / 256
-    """Probability that an element of a batch is a demonstration (ρ in the paper); 0: none, which is R2D2 that starts
-    its sequences from a zero state."""
+    """Probability that an element of a batch is a demonstration (ρ in the paper); 0: none, as in R2D2 with a zero start
+    state."""
     start_state: Literal["stored", "zero"] = "zero"
     """Recurrent state at a sequence's start; demonstrations have none, so it is zero (with a burn-in)."""
     staleness: bool = False
-    """Measure by ΔQ how stale stored states are; not with demonstrations, which have none."""
+    """Measure the staleness ΔQ of stored recurrent states; not possible with demonstrations, which have no states."""
 
     def remarks(self) -> list[str]:
         """Return remarks, one of which says if no demonstrations are shown, and why."""

@@ -51,12 +51,12 @@ class PPOConfig(ActorCriticConfig):
     clip: Scheduled[NonNegative] = 0.2
     """Clip range ε of the probability ratio in the objective; below 0.001 it is taken as 0.001."""
     clip_value: bool = False
-    """Clip the value loss too: the larger of the squared errors of the value and of the value held within `clip` of
-    the old one."""
+    """Also clip the value loss: the larger of the squared errors of the value and of the value clipped to within `clip`
+    of the old one."""
     target_kl: Scheduled[Positive] | None = None
-    """Mean KL divergence of a pass above which no further pass over the batch is made; none: all are made."""
+    """Mean KL divergence of an epoch above which training on the batch stops; none: no early stop."""
     separate_critic: bool = False
-    """Give the value a network of its own (feed-forward only)."""
+    """Use a separate network for the value (feed-forward only)."""
     normalise_reward: bool = False
     """Divide rewards by the running standard deviation of the discounted return."""
 
@@ -198,8 +198,8 @@ def discrete_ppo_loss(
 
 
 class PPO(Algorithm):
-    """Algorithm 1: advantages of a batch of trajectories, then passes over it, on the clipped objective (equations 7
-    and 9) of some of its rows at a time."""
+    """PPO's algorithm 1: compute the advantages of a batch of trajectories, then train for some epochs on minibatches
+    of it with the clipped objective (equations 7 and 9)."""
 
     cfg: PPOConfig
     adds_up = True
@@ -211,7 +211,7 @@ class PPO(Algorithm):
         self.capturable = self.capturable and cfg.core == "none"  # a core asks the host where episodes begin
 
     def learn(self, batch: Batch, minibatches: Minibatches) -> Update:
-        """Learn from trajectories [T + 1, B, ...] in ``epochs`` passes of so many minibatches."""
+        """Learn from trajectories [T + 1, B, ...] in ``epochs`` passes of ``minibatches`` minibatches."""
         data = self.prepare(batch).items
         explained = transfer.Download([explained_variance(data["advantage"], data["target"], data["valid"])])
         if transfer.on_host(data["valid"]).any():  # else all steps lie between episodes: nothing to learn from
@@ -283,7 +283,7 @@ class PPO(Algorithm):
         return loss, Update(dict(zip(METRICS, metrics.unbind(), strict=True)))
 
     def select(self, items: Tensors, rows: Tensor) -> Tensors:
-        """Steps of [N, ...], or columns of trajectories [T, B, ...]."""
+        """Return some steps of [N, ...], or columns of trajectories [T, B, ...]."""
         steps = items["value"].ndim == 1
         return {k: v.index_select(0 if steps else column_axis(k), rows) for k, v in items.items()}
 

@@ -40,12 +40,12 @@ def shapes(network: Callable[[], Made]) -> Made:
 
 
 def queue(name: str, spec: Spec, capacity: int = 1) -> Channel:
-    """Items of each writer in order, ``capacity`` of them at most."""
+    """Return a queue channel: the items of each writer in order, at most ``capacity`` of them."""
     return Channel(name, "queue", spec, capacity)
 
 
 def replay(name: str, spec: Spec, table: ReplaySpec, ratio: Ratio) -> Channel:
-    """A table of what actors have sent, sampled by one reader."""
+    """Return a replay channel: a table of the actors' items, sampled by its reader."""
     return Channel(name, "replay", spec, 2, ratio, table)
 
 
@@ -58,14 +58,14 @@ def parameters(name: str, network: Callable[[], nn.Module], lag: int = 0, divide
 
 
 def trajectories(cfg: SystemConfig, network: Network, extras: Extras) -> Spec:
-    """Self-contained unrolls for an on-policy learner, with the recurrent state of ``network(cfg)`` before the first
-    observation; extras: what the agent stores beside its actions."""
+    """Return the fields of self-contained trajectories for an on-policy learner, with the recurrent state of
+    ``network(cfg)`` before the first observation. extras: arrays that the agent stores beside its actions."""
     return unroll_spec(cfg.env_spec(), cfg.unroll, cfg.envs, extras, _state(cfg, network))
 
 
 def stream(cfg: SystemConfig, extras: Extras | None = None, network: Network | None = None) -> Spec:
-    """Unrolls that continue one another, for a replay table, with the recurrent state of ``network(cfg)`` before each
-    step."""
+    """Return the fields of unrolls that continue one another, for a replay, with the recurrent state of
+    ``network(cfg)`` before each step."""
     state = _state(cfg, network) if network is not None else {}
     return unroll_spec(cfg.env_spec(), cfg.unroll, cfg.envs, extras or {}, state, stream=True)
 

@@ -47,7 +47,7 @@ KNOWN, REGISTERED = "environment known", "environment registered"  # beside the 
 
 @dataclass(frozen=True, kw_only=True)
 class SystemConfig(EnvOptions):
-    """Fields of every system. Each says its unit."""
+    """Settings of every system."""
 
     only_with: ClassVar[OnlyWith] = {"novelty_steps": ("novelty",)}
 
@@ -59,8 +59,8 @@ class SystemConfig(EnvOptions):
     envs: Envs = 16
     """Environments per actor."""
     total_envs: Natural = 0
-    """Environments of all actors together, shared out evenly among them in place of `envs`: the learning problem is
-    then the same on any number of cores; 0: `envs` per actor."""
+    """Environments of all actors together, divided evenly among them, instead of `envs`: the learning problem is then
+    the same on any number of cores; 0: `envs` per actor."""
     unroll: Count = 32
     """Agent steps that an actor takes between two messages."""
     steps: Count = 1_000_000
@@ -68,12 +68,12 @@ class SystemConfig(EnvOptions):
     device: Device = "auto"
     """Learner's device: cpu, cuda, cuda:N; auto: cuda if there is one (asynchronous workers and es: the CPU)."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
-    """Precision of convolutions; auto: bf16 where the CPU multiplies it (AMX, AVX512_BF16) or the GPU does, else
+    """Precision of convolutions; auto: bf16 if the CPU (AMX, AVX512_BF16) or the GPU has instructions for it, else
     fp32."""
     inference: Literal["auto", "actor", "server"] = "auto"
-    """Where actions are chosen: by each actor's own copy of the parameters, or by a server, a process that holds the
-    newest on the learner's device and answers the observations of all actors (in systems that have one); auto: server
-    if that device is a GPU and the network more than a small perceptron, else actor."""
+    """Where actions are chosen: actor, by each actor's copy of the parameters; server, by a process that has the newest
+    parameters on the learner's device and serves all actors (in systems that support it); auto: server if that device
+    is a GPU and the network is more than a small perceptron, else actor."""
     double_buffer: Literal["auto", "on", "off"] = "auto"
     """Whether an actor steps one half of its environments while the inference server chooses actions for the other;
     auto: if the server is on a GPU and the environments can be halved."""
@@ -85,8 +85,8 @@ class SystemConfig(EnvOptions):
     learner_threads: Threads = 0
     """Torch threads of the learner; 0: one."""
     learner_processes: Replicas = 0
-    """Processes that share each gradient on a CPU, in systems that can; 0: as many as the batch is worth, one per core
-    at most."""
+    """Processes that share each gradient on a CPU, in systems that support it; 0: chosen by the size of the batch, at
+    most one per core."""
     shares_gradient: ClassVar[bool] = False  # whether ``learner_processes`` may be more than one
     has_server: ClassVar[bool] = False  # whether ``inference`` may be a server
     hidden_heads: ClassVar[bool] = False  # whether what follows the torso has the layers ``hidden``
@@ -137,22 +137,22 @@ class SystemConfig(EnvOptions):
         vars(self).update({name: value for name, value in state.items() if name not in (KNOWN, REGISTERED)})
 
     def num_actors(self) -> int:
-        """Actor processes, counted."""
+        """Return the number of actor processes."""
         return self.actors or self.sharing(max(1, cores() - self.leaves_core))
 
     def sharing(self, most: int) -> int:
-        """The most actors, up to ``most``, that can share ``total_envs`` evenly."""
+        """Return the largest number of actors, up to ``most``, that divides ``total_envs``."""
         if not self.total_envs:
             return most
         return max(n for n in range(1, most + 1) if self.total_envs % n == 0)
 
     def kept(self) -> Values:
-        """Return what a run keeps that follows from several settings, by name: it cannot go on with those that change
-        it."""
+        """Return quantities, by name, that follow from several settings and must stay the same when a run is
+        resumed."""
         return {}
 
     def updates(self) -> float | None:
-        """Gradient updates (rollouts, of PPO) that the run's ``steps`` make; None: nobody can say."""
+        """Return the number of gradient updates (of rollouts, in PPO) in the run's ``steps``; None: unknown."""
         return None
 
     def fitted(self, fit: Fit) -> Values:
@@ -190,7 +190,7 @@ class SystemConfig(EnvOptions):
         return left_off(values, free) if cls.envs_on_device else ({}, "")
 
     def remarks(self) -> list[str]:
-        """Sentences that a user should read before the run starts."""
+        """Return sentences that a user should read before the run starts."""
         out, updates = [], self.updates()
         if updates is not None and updates < MIN_UPDATES:
             out.append(
@@ -215,12 +215,12 @@ class SystemConfig(EnvOptions):
         return out
 
     def idle(self) -> dict[str, str]:
-        """Settings of the network that say nothing of it in this environment, each with the reason."""
+        """Return the network settings that have no effect in this environment, each with the reason."""
         found = encoder.idle(self.env_spec().observations, self.torso)
         return {name: why for name, why in found.items() if name == "torso" or not self.hidden_heads}
 
     def learner_device(self) -> str:
-        """The device that ``device`` means on this machine."""
+        """Return the device that ``device`` means on this machine."""
         if self.device != "auto":
             return self.device
         return "cuda" if torch.cuda.is_available() else "cpu"
@@ -251,12 +251,12 @@ class SystemConfig(EnvOptions):
         return not plain or max(self.hidden, default=0) > SMALL_LAYER
 
     def require_cpu(self) -> None:
-        """UsageError if ``device`` asks for another than the CPU, of a system whose every role computes there."""
+        """Raise UsageError if ``device`` is not the CPU, for a system whose roles all compute on the CPU."""
         if self.device not in ("auto", "cpu"):
             raise UsageError(f"device is {self.device}, but every process of {self.system()} computes on the CPU")
 
     def system(self) -> str:
-        """The system that this is a configuration of, by the name of its file."""
+        """Return the name of the system that this configures."""
         return type(self).__module__.rpartition(".")[2].replace("_", "-")
 
     def env_spec(self) -> EnvSpec:

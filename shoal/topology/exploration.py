@@ -18,9 +18,9 @@ class LadderConfig(SystemConfig):
     """The ladder of exploration rates, which spans all environments of all actors (Horgan et al. 2018)."""
 
     epsilon_base: Fraction = 0.4
-    """Probability of a random action in the first environment of the ladder."""
+    """Probability of a random action in the first environment of the ladder of exploration rates (ε in Ape-X)."""
     epsilon_alpha: NonNegative = 7.0
-    """Exponent that says how steeply the ladder of epsilons falls."""
+    """Exponent of the ladder of exploration rates: a larger one makes it fall more steeply (α in Ape-X)."""
 
 
 def ladder(cfg: LadderConfig, ctx: Context) -> np.ndarray:

@@ -23,7 +23,7 @@ from shoal.topology.roles import begin
 
 @dataclass(frozen=True, kw_only=True)
 class ServerConfig(OptimiserConfig):
-    """A parameter server and its learners."""
+    """Settings of a parameter server and its learners."""
 
     only_with: ClassVar[OnlyWith] = {"max_lag": ("pieces", 1)}
 
@@ -32,17 +32,17 @@ class ServerConfig(OptimiserConfig):
     shards: Parts = 2
     """Processes of the parameter server; each owns an equal part of the parameters and of the optimiser."""
     n_fetch: Count = 1
-    """Batches that a learner takes between two copies of the server's parameters."""
+    """Batches between two fetches of the server's parameters by a learner."""
     n_push: Count = 1
     """Batches whose gradients a learner adds up before it sends them."""
     pieces: Parts = 1
-    """Gradients of the newest parameters that the server averages into one update, dropping any other; 1: each is an
-    update by itself."""
+    """Gradients of the newest parameters that the server averages into one update; others are dropped. 1: each gradient
+    is an update."""
     max_lag: Natural = 0
-    """Updates after which a gradient made with older parameters is dropped; 0: never."""
+    """Largest lag of a gradient in updates; a later gradient is dropped. 0: none is dropped."""
     outliers: NonNegative = 0.0
-    """Standard deviations above the mean from which a batch's loss is an outlier, whose gradient is not sent; 0: none
-    is."""
+    """Standard deviations above the mean loss beyond which a batch is an outlier and its gradient is not sent; 0: no
+    filter."""
 
 
 class ParameterServer:

@@ -93,15 +93,15 @@ class SamplingConfig(SystemConfig, OptimiserConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class TransitionConfig(SamplingConfig, OffPolicyConfig):
-    """A replay that may be prioritised, and a target network."""
+    """Settings of a replay, uniform or prioritised, and of a target network."""
 
     only_with: ClassVar[OnlyWith] = dict.fromkeys(
         ("sampler", "priority_exponent", "importance_exponent"), ("prioritised",)
     )
 
     sampler: TransitionSampler = "proportional"
-    """How a prioritised replay is sampled: in proportion to the priorities, by their rank, greedy, the largest, or by a
-    class of your own, MODULE:CLASS."""
+    """How a prioritised replay is sampled: proportional to the priorities, by their rank, greedy (the largest first),
+    or by your own class, MODULE:CLASS."""
     priority_exponent: NonNegative = 0.6
     """Exponent α of the priorities."""
     importance_exponent: Scheduled[Fraction] = RISING
@@ -111,14 +111,14 @@ class TransitionConfig(SamplingConfig, OffPolicyConfig):
     holds all of it."""
 
     def table(self, **fields: Any) -> TableSpec:
-        """The replay table; ``fields`` are what a system adds."""
+        """Return the spec of the replay table; ``fields`` are those that a system adds."""
         sampler = self.sampler if self.prioritised else "uniform"
         return super().table(sampler=sampler, alpha=self.priority_exponent, **fields)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayConfig(TransitionConfig, QLearningConfig):
-    """Q-learning from a replay of n-step transitions."""
+    """Settings of Q-learning from a replay of n-step transitions."""
 
 
 def progress(cfg: SamplingConfig, ctx: Context, update: int) -> float:
@@ -133,8 +133,8 @@ Kind = TypeVar("Kind", bound=SGDLearner)
 def descent(
     cfg: SamplingConfig, ctx: Context, algorithm: Algorithm, kind: type[Kind] = SGDLearner  # type: ignore[assignment]
 ) -> Kind:  # fmt: skip
-    """The learner (of ``kind``) that minimises ``algorithm`` as ``cfg`` says. UsageError where several processes are to
-    share the gradient of a loss whose parts do not add up (``Algorithm.adds_up``)."""
+    """Return the learner (of class ``kind``) that minimises ``algorithm`` with the settings of ``cfg``. UsageError
+    where several processes are to share the gradient of a loss whose parts do not add up (``Algorithm.adds_up``)."""
     require_parts(cfg, algorithm)
     return kind(
         algorithm, make_optimiser(cfg, algorithm.nets), max_grad_norm=cfg.max_grad_norm,
@@ -147,7 +147,7 @@ def replay_program(
     name: str, cfg: TransitionConfig, stream: Spec, table: TableSpec, network: Network, agent: Callable[..., Agent],
     learn: Callable[[Any, Context], Learner],
 ) -> Program:  # fmt: skip
-    """Actors -> replay -> learner -> parameters -> actors: the topology of DQN, Ape-X and D4PG."""
+    """Build the topology of DQN, Ape-X and D4PG: actors -> replay -> learner -> parameters -> actors."""
     members = cfg.gradient_processes()
     copies = members + 4  # of the parameters: both networks, a gradient of each member, both averages of the optimiser
     held = copies * spec_nbytes(parameters("params", lambda: network(cfg, "cpu")).spec) if members > 1 else 0

@@ -122,8 +122,8 @@ def require_parts(cfg: SystemConfig, algorithm: Algorithm) -> None:
 
 
 def begin(ctx: Context, nets: Nets) -> Nets:
-    """``nets``, just drawn, with the parameters that the run begins with (``--init-from``), where it has some. For a
-    role that learns, before it copies them or makes an optimiser."""
+    """Load the run's initial parameters (``--init-from``), if any, into ``nets`` and return it. A role that learns
+    calls this before it copies the parameters or makes an optimiser."""
     if ctx.initial is not None:
         ctx.initial(nets)
     return nets
@@ -167,7 +167,7 @@ def actors_and_learner(
     learn: Callable[[Any, Context], Learner], *, count: int = 1, lockstep: bool = False, memory: int = 0,
     actor_role: str = "actor", lag: int = 0, learners: int = 1,
 ) -> Program:  # fmt: skip
-    """Actors -> ``sent`` -> learner -> parameters -> actors, the topology of most systems.
+    """Build the topology of most systems: actors -> ``sent`` -> learner -> parameters -> actors.
 
     count: items of ``sent`` in a batch; with ``lockstep``, actors wait for new parameters and a batch is one item of
     each. memory: bytes that the learner holds beside its channels. lag: see ``parameters``. learners:

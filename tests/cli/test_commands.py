@@ -400,8 +400,8 @@ def test_the_list_of_systems_has_whole_sentences(shoal: Shoal, monkeypatch: pyte
 
 def test_the_help_says_that_own_classes_may_be_given(shoal: Shoal) -> None:
     text = " ".join(shoal("train", "--help")[1].split())
-    assert text.count("or `MODULE:CLASS` or `FILE.py:CLASS`: one of your own") == 1, "--log"
-    assert "; `MODULE:CLASS` or `FILE.py:CLASS`: one of your own. (default local)" in text, "--runtime"
+    assert text.count("or your own, `MODULE:CLASS` or `FILE.py:CLASS`.") == 1, "--log"
+    assert "; `MODULE:CLASS` or `FILE.py:CLASS`: your own. (default local)" in text, "--runtime"
 
 
 def test_a_system_in_the_place_of_the_command_is_told_where_it_belongs(shoal: Shoal) -> None:

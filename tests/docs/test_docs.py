@@ -108,6 +108,9 @@ def test_commands_resolve(words: list[str], tmp_path: Path, monkeypatch: pytest.
     if "--demonstrations" in words:  # of data sets that the reader has
         at = words.index("--demonstrations")
         words = words[:at] + words[at + 2 :]
+    if "--init-from" in words and not words[words.index("--init-from") + 1].startswith("zoo:"):  # a run of the reader
+        at = words.index("--init-from")
+        words = words[:at] + words[at + 2 :]
     if words[0] == "plan":
         (machine,) = [b.values[1] for b in blocks("toml") if "[[node]]" in b.values[1]]
         (tmp_path / "cluster.toml").write_text(machine)

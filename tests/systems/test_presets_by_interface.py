@@ -40,13 +40,16 @@ def chosen(system, observation, action=gs.Discrete(2), **more):
         (VECTOR, gs.Discrete(2), "vector"),
         (gs.Dict({"a": gs.Discrete(3), "b": VECTOR}), gs.Discrete(2), "vector"),
         (VECTOR, gs.Box(-1, 1, (2,)), "vector_continuous"),
+        (gs.Discrete(5), gs.Box(-1, 1, (2,)), "vector_continuous"),
         (PICTURE, gs.Discrete(2), "picture"),
         (gs.Dict({"camera": PICTURE, "speed": VECTOR}), gs.Box(-1, 1, (2,)), "picture_continuous"),
     ],
 )
 def test_what_is_shown_and_taken_names_the_preset_of_ppo(observation, action, preset):
     found = chosen("recurrent-ppo", observation, action)
-    assert found.preset == preset and INTERFACES[preset] in found.why
+    assert found.preset == preset
+    told = "states_continuous" if preset == "vector_continuous" and isinstance(observation, gs.Discrete) else preset
+    assert INTERFACES[told] in found.why
 
 
 def test_a_system_without_a_preset_for_it_says_so():

@@ -21,8 +21,8 @@ DEFAULT_SEARCH_FACTOR = 10.0  # where no interval is given: from the configured 
 
 @dataclass(frozen=True)
 class Interval:
-    """Numbers from ``low`` to ``high``: drawn uniformly, or with ``log`` uniformly in their logarithm; ``integer``:
-    rounded. ``one_minus``: it is 1 - x that is drawn and changed, as for discounts."""
+    """Numbers from ``low`` to ``high``, drawn uniformly, or with ``log`` uniformly in their logarithm. ``integer``
+    rounds them. With ``one_minus``, 1 - x is drawn and perturbed, as for discounts."""
 
     low: float
     high: float
@@ -41,13 +41,14 @@ class Interval:
             raise UsageError(f"a logarithmic interval lies above 0; found {self.low}:{self.high}")
 
     def draw(self, generator: np.random.Generator) -> float:
-        """A value of the prior."""
+        """Draw a value from the prior."""
         low, high = self._ends()
         x = math.exp(generator.uniform(math.log(low), math.log(high))) if self.log else generator.uniform(low, high)
         return self._within(x)
 
     def perturb(self, value: float, generator: np.random.Generator, factors: Sequence[float] = FACTORS) -> float:
-        """``value`` (or 1 - it) times one of ``factors``, within the interval; an integer changes by 1 at least."""
+        """Multiply ``value`` (or 1 - ``value``) by one of ``factors``, within the interval; an integer changes by at
+        least 1."""
         factor = float(generator.choice(factors))
         x = (1.0 - value if self.one_minus else value) * factor
         if self.integer and round(x) == round(value):
@@ -64,7 +65,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class Choice:
-    """One of ``values``, in an order: a change leads to a neighbour, never to what lies between."""
+    """One of the ordered ``values``; a perturbation moves to a neighbouring value."""
 
     values: tuple[Any, ...]
 

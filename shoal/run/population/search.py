@@ -45,8 +45,8 @@ def pbt(
     start: Values | None = None,
     **rules: Any,
 ) -> Found:
-    """Train ``population`` members for ``steps`` each, in turns of ``interval`` steps after which bad members copy good
-    ones and change their hyperparameters.
+    """Train ``population`` members for ``steps`` each, in turns of ``interval`` steps. After a turn, members with low
+    scores copy members with high scores and change the copied hyperparameters.
 
     objective: ``(state, values, steps) -> (state, score)`` trains ``state`` (None at first) for so many steps with the
     hyperparameters ``values``; larger scores are better. It may change the state it is given: it has a copy.

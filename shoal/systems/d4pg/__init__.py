@@ -56,7 +56,7 @@ class Config(apex_dpg.Config):
     }  # fmt: skip
 
     critic: Literal["categorical", "mixture", "mean"] = "categorical"
-    """What the critic says of the return: a categorical distribution, a mixture of Gaussians, its mean only."""
+    """What the critic predicts of the return: a categorical distribution, a mixture of Gaussians, or its mean only."""
     v_min: Finite | None = None
     """Smallest discounted return of the distribution; none: from `reward_range`, or the rewards of random play."""
     v_max: Finite | None = None

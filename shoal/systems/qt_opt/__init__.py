@@ -69,7 +69,7 @@ class Config(CEMConfig, SamplingConfig, ServerConfig):
 
     env: str = "Pendulum-v1"
     actors: Replicas = 0
-    """Actor processes; 0: one less than the cores, at least one."""
+    """Actor processes; 0: one fewer than there are cores, at least one."""
     envs: Envs = 4
     unroll: Count = 16
     steps: Count = 200_000
@@ -80,8 +80,8 @@ class Config(CEMConfig, SamplingConfig, ServerConfig):
     n_step: Repeats = 1
     samples_per_insert: NonNegative = 64.0
     learners: Parts = 1
-    """Learner processes; 1: it moves the parameters itself; more (the paper's training workers): each sends gradients
-    of its own labels to a parameter server, which also keeps the target networks."""
+    """Learner processes. 1: the learner updates the parameters itself; more (the paper's training workers): each sends
+    gradients to a parameter server, which also keeps the target networks."""
     shards: Parts = 1
     updaters: Replicas = 0
     """Processes that label transitions (Bellman updaters), updater i for learner i modulo the learners; 0: one for each
@@ -93,7 +93,7 @@ class Config(CEMConfig, SamplingConfig, ServerConfig):
     replay_servers: Replicas = 0
     """Processes that hold the replay for all updaters; 0: each updater holds a part, which its own actors fill."""
     demonstrations: str = ""
-    """Transitions of others: a Minari data set's ID or directory, or `module:function` that returns episodes; empty:
+    """Recorded transitions: a Minari data set's ID or directory, or `module:function` that returns episodes; empty:
     none."""
     online_share: Scheduled[Fraction] = RISING
     """With `demonstrations`, the share of each batch that is of this run's own actors."""

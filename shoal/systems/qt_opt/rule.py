@@ -46,7 +46,7 @@ class CEMConfig(OptimiserConfig):
     cem_samples: Repeats = 64
     """Actions that are tried in each iteration of the cross-entropy method."""
     cem_elites: Repeats = 6
-    """Best actions of an iteration of the cross-entropy method, of which the next iteration's Gaussian is made."""
+    """Best actions of an iteration of the cross-entropy method, to which the next iteration's Gaussian is fitted."""
     cem_iterations: Repeats = 2
     """Iterations of the cross-entropy method."""
     cem_floor: NonNegative = 0.01
@@ -54,7 +54,7 @@ class CEMConfig(OptimiserConfig):
     polyak: Fraction = 0.9999
     """Share of the averaged parameters that an update keeps; the average is the first target network, and acts."""
     target_lag: Natural = 6_000
-    """Updates by which the second target network is behind the first, in twelve strides; 0: they are the same."""
+    """Updates by which the second target network is behind the first (copied in twelve steps); 0: they are the same."""
     epsilon: Fraction = 0.1
     """Probability that an actor takes an action drawn uniformly from the box."""
     noise: NonNegative = 0.1

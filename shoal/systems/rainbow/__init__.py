@@ -55,9 +55,10 @@ class ReturnsConfig(QLearningConfig):
     kappa: NonNegative = 1.0
     """Threshold of the quantile Huber loss; 0: the plain quantile loss."""
     noisy: bool = True
-    """Explore by noisy linear layers after the torso; there is no other exploration then, epsilon is 0."""
+    """Explore by noisy linear layers after the torso, instead of random actions (epsilon is 0)."""
     noisy_sigma: NonNegative = 0.5
-    """Initial noise of noisy layers, times the root of a layer's inputs."""
+    """Initial noise of noisy layers (σ0 in the paper): the deviation of a weight times the square root of the layer's
+    inputs."""
     streams: Parts = 512
     """Units of the hidden layer of each dueling stream, and of the noisy layer that follows convolutions."""
 

@@ -55,7 +55,15 @@ MINATAR: Preset = dict(  # A3C's, with what LABYRINTH adds; its boards are no sc
     a3c.MINATAR, unroll=20, entropy_cost=2.2e-3, core="lstm", core_size=128, last_action_reward=True, hidden=(),
     replay=2_000, pixel_control=False, reward_prediction_cost=1.0, value_replay_cost=1.0,
 )  # fmt: skip
-PRESETS: Presets = {"paper": PAPER, "labyrinth": LABYRINTH, "minigrid": MINIGRID, "minatar": MINATAR}
+NO_PIXELS: Preset = dict(  # what is left of UNREAL where nothing is a picture
+    unroll=20, core="lstm", core_size=128, hidden=(64,), last_action_reward=True, replay=2_000, pixel_control=False,
+)  # fmt: skip
+STATES: Preset = {**a3c.STATES, **NO_PIXELS}
+VECTOR: Preset = {**a3c.VECTOR, **NO_PIXELS}
+PRESETS: Presets = {
+    "paper": PAPER, "labyrinth": LABYRINTH, "minigrid": MINIGRID, "minatar": MINATAR, "states": STATES,
+    "vector": VECTOR, "vector_continuous": VECTOR, "picture": MINIGRID,
+}  # fmt: skip
 
 
 def network(cfg: Config, device: str = "cpu") -> AuxiliaryNetwork:

@@ -36,7 +36,8 @@ class AuxiliaryConfig:
     }  # fmt: skip
 
     pixel_control: bool = True
-    """Learn, from the replay, to change what is seen: n-step Q-learning of the change of each cell of the screen."""
+    """Learn to change pixels: n-step Q-learning on replayed sequences, with the change of each cell of the screen as
+    reward."""
     reward_prediction: bool = True
     """Predict, from frames of the replay, the sign of the next reward."""
     value_replay: bool = True
