@@ -30,6 +30,7 @@ ALLOWED: dict[str, set[str] | None] = {
     "own_code": {"paths"},
     "own_settings": set(),
     "untrusted": set(),
+    "held": set(),
     "terminal": {"untrusted"},
     "fast": {"jit"},
     "ops": {"fast"},
@@ -46,7 +47,7 @@ ALLOWED: dict[str, set[str] | None] = {
     "systems": {"topology", "program", "roles", "replay", "demonstrations", "learning", "nets", "envs", "ops", "fast"}
     | {"settings", "machine", "own_code", "transfer"},  # fast: see test_a_system_knows_of_speed_only_its_losses_twin
     "metering": {"untrusted"},
-    "records": {"metering", "program", "machine", "paths", "own_code", "untrusted", "extras", "registry"},
+    "records": {"metering", "program", "machine", "paths", "own_code", "untrusted", "extras", "registry", "held"},
     "runtime": {"program", "metering", "records", "untrusted"},
     "serial": {"runtime", "program", "replay", "metering", "records", "own_settings", "untrusted"},
     "shm": {"runtime", "program", "replay", "metering", "untrusted"},
@@ -55,7 +56,7 @@ ALLOWED: dict[str, set[str] | None] = {
     # systems, fast: local.preload
     "ray_runtime": {"local", "shm", "runtime", "program", "metering", "records", "extras"},
     "torchrun": {"local", "shm", "serial", "runtime", "program", "metering", "records", "untrusted"},
-    "policy": {"systems", "topology", "envs", "roles", "nets", "settings", "paths", "own_settings", "extras"}
+    "policy": {"systems", "topology", "envs", "roles", "nets", "settings", "paths", "own_settings", "extras", "held"}
     | {"untrusted"},
     "zoo": {"settings", "untrusted"},
     "simulation": {"program", "replay", "metering", "extras", "untrusted"},

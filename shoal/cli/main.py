@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 REFUSED = {  # what a machine refuses: a full or read-only disk, rights, descriptors, a directory that is gone
     errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.EMFILE, errno.ENFILE,
-    errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG,
+    errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP,
 }  # fmt: skip
 MAX_SENTENCE = 4_000  # characters of what is said of a failure
 HELP = ("-h", "--help", "--help-all")

@@ -97,7 +97,7 @@ def space_of(
             raise UsageError(f"{flag} takes FIELD or FIELD=LOW:HIGH, found '{part}'") from None
         if is_schedule(values[field]):  # members find their own
             values[field] = read(values[field]).start
-        out[field] = interval_of(field, values[field], least, most, hints[field])
+        out[field] = interval_of(field, values[field], least, most, hints[field], flag)
     return out
 
 

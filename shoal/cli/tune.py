@@ -12,10 +12,10 @@ from shoal.run.tuning import BEST, FIELDS, Study, searchable
 from shoal.runtime.interrupts import EXIT_CODES
 from shoal.settings.flags import ranged, split
 from shoal.settings.other_names import ALIASES
-from shoal.settings.ranges import Count
+from shoal.settings.ranges import Count, Parts
 from shoal.types import Values
 
-TUNE_FLAGS = {"trials": Count, "slots": Count, "search": str, "study": str, "seconds": OF_RUNS["seconds"],
+TUNE_FLAGS = {"trials": Count, "slots": Parts, "search": str, "study": str, "seconds": OF_RUNS["seconds"],
        "runtime": str, "seed": OF_RUNS["seed"], "quiet": bool, **beside.FLAGS}  # fmt: skip
 
 

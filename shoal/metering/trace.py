@@ -78,5 +78,6 @@ class Trace:
                  "ts": round(1e6 * (start - begin), 3), "dur": round(1e6 * seconds, 3)}
                 for phase, start, seconds in spans
             ]  # fmt: skip
-        with open(path, "w", encoding="utf-8") as file:
+        path.unlink(missing_ok=True)  # not through a link
+        with open(path, "x", encoding="utf-8") as file:
             json.dump({"traceEvents": events, "displayTimeUnit": "ms"}, file, separators=(",", ":"))

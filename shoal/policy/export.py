@@ -19,6 +19,7 @@ from torch import Tensor
 
 from shoal.api import ShoalError, UsageError
 from shoal.extras import pip_install
+from shoal.held import held
 from shoal.nets.actor_critic import ActorCritic
 from shoal.nets.cem_network import CEMNetwork
 from shoal.nets.dpg_network import DPGNetwork
@@ -73,7 +74,7 @@ def export(policy: Policy, to: str, out: Path, about: Values | None = None) -> P
 @contextmanager
 def _whole(out: Path) -> Iterator[Path]:
     """A folder whose files go to ``out`` at the end of the block, or vanish where that is not reached."""
-    folder = out.absolute().with_name(f".{out.absolute().name}.tmp")
+    folder, place = out.absolute().with_name(f".{out.absolute().name}.tmp"), out.resolve()
     shutil.rmtree(folder, ignore_errors=True)
     folder.parent.mkdir(parents=True, exist_ok=True)
     if folder.is_symlink():
@@ -81,9 +82,9 @@ def _whole(out: Path) -> Iterator[Path]:
     folder.mkdir()
     try:
         yield folder
-        out.mkdir(exist_ok=True)
-        for file in folder.iterdir():
-            os.replace(file, out / file.name)
+        with held(place, make=True) as there:
+            for file in folder.iterdir():
+                os.replace(file, there / file.name)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -18,9 +18,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from shoal.api import EnvironmentFailed, Field, ShoalError, Stopped, Tensors, views
+from shoal.api import EnvironmentFailed, ShoalError, Stopped
+from shoal.held import held
 from shoal.metering.aggregator import Aggregator
 from shoal.program import Channel, Program
 from shoal.records import checkpoint_state as state_files
@@ -28,6 +27,7 @@ from shoal.records.checkpoint_shape import differences as differences, shape_of 
 from shoal.records.checkpoint_state import Packed, Written
 from shoal.records.formats import check_format
 from shoal.records.presence import Presence
+from shoal.records.whole_files import write_whole
 from shoal.types import Values
 from shoal.untrusted import MAX_COUNTER, RUN_FORMAT, brief, excerpt, parse_json, read_text
 
@@ -35,7 +35,7 @@ FOLDER = "checkpoints"
 RUN = "run"  # the part that belongs to no role: counters, episodes, seconds
 SPARE_DISK_BYTES = 64 << 20  # bytes that a checkpoint leaves free on the disk
 _NAME = re.compile(r"\d{12,}(\.\d+)?")
-_MANIFEST, _TEMPORARY, _DAMAGED = "manifest.json", ".tmp-", "damaged-"
+MANIFEST, _TEMPORARY, _DAMAGED = "manifest.json", ".tmp-", "damaged-"
 
 log = logging.getLogger("shoal.runtime")
 
@@ -103,10 +103,10 @@ class Checkpoint:
 
     def before(self) -> Checkpoint | None:
         """The newest whole one that was written before this one; None if there is none."""
-        for path in _complete(self.path.parent):
+        for path in complete(self.path.parent):
             if _order(path) < _order(self.path):
-                with contextlib.suppress(_Damaged):
-                    return _verified(path)
+                with contextlib.suppress(Damaged):
+                    return verified(path)
         return None
 
 
@@ -141,9 +141,8 @@ def begin(saving: Saving, number: int) -> Path:
     path = unfinished(saving, number)
     if saving.present is not None:
         saving.present.require()
-    for each in (saving.folder, path):
-        each.mkdir(mode=0o700, exist_ok=True)
-    return path
+    with held(path.parent, path.name, make=True):
+        return path
 
 
 def unfinished(saving: Saving, number: int) -> Path:
@@ -153,43 +152,44 @@ def unfinished(saving: Saving, number: int) -> Path:
 
 def add(folder: Path, parts: Mapping[str, Packed]) -> dict[str, Written]:
     """Write parts onto the disk; their files. OSError, before anything is written, if they do not fit there."""
-    needed, free = sum(packed.nbytes for packed in parts.values()) + SPARE_DISK_BYTES, shutil.disk_usage(folder).free
-    if free < needed:
-        raise OSError(f"it needs {needed / 1e6:,.0f} MB of disk, {free / 1e6:,.0f} MB are free")
-    out: dict[str, Written] = {}
-    for name, packed in parts.items():
-        out |= state_files.write(packed, folder, name)
-    state_files.sync(folder / name for name in out)
-    return out
+    with held(folder.parent, folder.name) as there:
+        needed, free = sum(packed.nbytes for packed in parts.values()) + SPARE_DISK_BYTES, shutil.disk_usage(there).free
+        if free < needed:
+            raise OSError(f"it needs {needed / 1e6:,.0f} MB of disk, {free / 1e6:,.0f} MB are free")
+        out: dict[str, Written] = {}
+        for name, packed in parts.items():
+            out |= state_files.write(packed, there, name)
+        state_files.sync(there / name for name in out)
+        return out
 
 
 def commit(temporary: Path, saving: Saving, files: Mapping[str, Written], facts: Mapping[str, Any]) -> Path:
     """Make a checkpoint of the parts in ``temporary``, and forget the oldest. ``facts``: ``steps`` and what else the
     manifest shall say."""
     manifest = {"format": RUN_FORMAT, **facts, "files": {name: asdict(w) for name, w in sorted(files.items())}}
-    with open(temporary / _MANIFEST, "w", encoding="utf-8") as file:
-        json.dump(manifest, file, indent=2)
-    state_files.sync([temporary / _MANIFEST, temporary])
-    steps, newest = facts["steps"], _complete(saving.folder)[:1]
-    before = _order(newest[0]) if newest else (-1, 0)
-    path = saving.folder / (f"{steps:012d}" if steps != before[0] else f"{steps:012d}.{before[1] + 1}")
-    os.rename(temporary, path)
-    state_files.sync([saving.folder])
-    for old in _complete(saving.folder)[
-        saving.keep :
-    ]:  # by another name first: killed meanwhile, it looks damaged else
-        leaving = old.with_name(f"{_TEMPORARY}old-{old.name}")
-        with contextlib.suppress(OSError):
-            os.rename(old, leaving)
-            shutil.rmtree(leaving, ignore_errors=True)
-    return path
+    with held(saving.folder) as folder:
+        with held(folder / temporary.name) as there:
+            write_whole(there / MANIFEST, json.dumps(manifest, indent=2), sync=True)
+            state_files.sync([there])
+        steps, newest = facts["steps"], complete(folder)[:1]
+        before = _order(newest[0]) if newest else (-1, 0)
+        name = f"{steps:012d}" if steps != before[0] else f"{steps:012d}.{before[1] + 1}"
+        os.rename(folder / temporary.name, folder / name)
+        state_files.sync([folder])
+        for old in complete(folder)[saving.keep :]:  # by another name first: killed meanwhile, it looks damaged else
+            leaving = old.with_name(f"{_TEMPORARY}old-{old.name}")
+            with contextlib.suppress(OSError):
+                os.rename(old, leaving)
+                shutil.rmtree(leaving, ignore_errors=True)
+    return saving.folder / name
 
 
 def discard(temporary: Path) -> None:
     """Remove a folder that ``begin`` made; never anything else."""
-    if temporary.parent.name != FOLDER or not temporary.name.startswith(_TEMPORARY):
+    if not temporary.name.startswith(_TEMPORARY):
         raise ValueError(f"'{temporary}' is not the folder of an unfinished checkpoint")
-    shutil.rmtree(temporary, ignore_errors=True)
+    with contextlib.suppress(OSError), held(temporary.parent) as folder:
+        shutil.rmtree(folder / temporary.name, ignore_errors=True)
 
 
 # ---------------------------------------------------------------------------------------- reading
@@ -200,14 +200,14 @@ def newest(folder: Path) -> Checkpoint:
     """
     damaged = 0
     for path in named(folder):
-        if not (path / _MANIFEST).is_file():
+        if not (path / MANIFEST).is_file():
             damaged += 1
-            log.warning("the checkpoint '%s' is damaged: it has no %s; it is set aside", path, _MANIFEST)
+            log.warning("the checkpoint '%s' is damaged: it has no %s; it is set aside", path, MANIFEST)
             set_aside(path)
-    for path in _complete(folder):
+    for path in complete(folder):
         try:
-            return _verified(path)
-        except _Damaged as error:
+            return verified(path)
+        except Damaged as error:
             damaged += 1
             log.warning("the checkpoint '%s' is damaged: %s; trying the one before", path, error)
             set_aside(path)
@@ -217,88 +217,33 @@ def newest(folder: Path) -> Checkpoint:
 
 def completed(folder: Path) -> bool:
     """Return whether there is a checkpoint to go on from, should it not be damaged."""
-    return bool(_complete(folder))
+    return bool(complete(folder))
 
 
 def clean(folder: Path) -> None:
     """Remove what a killed run left unfinished; only the run that owns the directory may do this."""
-    for path in folder.glob(f"{_TEMPORARY}*") if folder.is_dir() else ():
-        discard(path)
+    with contextlib.suppress(FileNotFoundError), held(folder) as there:
+        for path in there.glob(f"{_TEMPORARY}*"):
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def newest_with(folder: Path, name: str) -> Checkpoint | None:
     """The newest checkpoint in which the part of that name is whole; None if there is none."""
-    for path in _complete(folder):
-        with contextlib.suppress(_Damaged):
-            checkpoint = _verified(path, only=[name])
+    for path in complete(folder):
+        with contextlib.suppress(Damaged):
+            checkpoint = verified(path, only=[name])
             if checkpoint.has(name):
                 return checkpoint
     return None
 
 
-def newest_params(folder: Path, channel: str | None) -> tuple[int, Tensors] | None:
-    """(updates, parameters) of the newest checkpoint in which those of a channel (None: of the only one) are whole;
-    None if there is none."""
-    for path in _complete(folder):
-        try:
-            name = part("params", channel) if channel is not None else _only_params(path)
-            names = _pieces(path, name)
-            checkpoint = _verified(path, only=names)
-        except _Damaged as error:
-            log.warning("the checkpoint '%s' is damaged: %s; trying the one before", path, error)
-            continue
-        if all(map(checkpoint.has, names)):
-            updates = int(checkpoint.manifest["updates"])
-            if names == [name]:
-                return updates, checkpoint.read(name)["tensors"]
-            return updates, _joined(checkpoint, name, names)
-    return None
-
-
-def _saved_params(path: Path) -> list[str]:
-    """The parts that hold parameters."""
-    try:
-        files = parse_json(read_text(path / _MANIFEST))["files"]
-        return sorted({Path(name).stem for name in files if name.startswith(part("params", ""))})
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise _Damaged(f"its manifest cannot be read ({type(error).__name__}: {excerpt(error)})") from None
-
-
-def _pieces(path: Path, name: str) -> list[str]:
-    """The parts of a params channel: one or, where each of its writers has saved its own, theirs in order."""
-    numbered = [s for s in _saved_params(path) if re.fullmatch(re.escape(name) + r"\.\d+", s)]
-    return sorted(numbered, key=lambda s: int(s.rpartition(".")[2])) or [name]
-
-
-def _joined(checkpoint: Checkpoint, name: str, names: list[str]) -> Tensors:
-    """The parameters of a divided channel, of which each part is one vector."""
-    flat = torch.cat([tensor for each in names for tensor in checkpoint.read(each)["tensors"].values()])
-    for channel, spec in checkpoint.manifest["program"]["channels"].items():
-        if part("params", channel) == name:
-            with checkpoint.fitting(name):
-                shapes = {field: tuple(parse_json(told.partition(" ")[2])) for field, told in spec.items()}
-                return views(flat, {field: Field(shape) for field, shape in shapes.items()})
-    raise ShoalError(f"the checkpoint '{checkpoint.path}' does not say what '{name}' looks like")
-
-
-def _only_params(path: Path) -> str:
-    """The name of the part that holds parameters, if there is one."""
-    names = _saved_params(path)
-    whole = {re.sub(r"\.\d+$", "", name) for name in names}
-    if len(names) > 1 and len(whole) == 1 and _pieces(path, min(whole)) == sorted(names, key=lambda n: (len(n), n)):
-        return min(whole)
-    if len(names) > 1:
-        raise ShoalError(f"'{path}' holds several parameters ({', '.join(names)}): expected to be told which")
-    return names[0] if names else part("params", "")
-
-
-class _Damaged(Exception):
+class Damaged(Exception):
     """What does not match the manifest."""
 
 
-def _complete(folder: Path) -> list[Path]:
+def complete(folder: Path) -> list[Path]:
     """Folders with a manifest, newest first."""
-    return sorted((p for p in named(folder) if (p / _MANIFEST).is_file()), key=_order, reverse=True)
+    return sorted((p for p in named(folder) if (p / MANIFEST).is_file()), key=_order, reverse=True)
 
 
 def named(folder: Path) -> list[Path]:
@@ -310,7 +255,8 @@ def named(folder: Path) -> list[Path]:
 
 def set_aside(path: Path) -> None:
     """Rename a checkpoint, so that it is found no more."""
-    os.rename(path, path.with_name(f"{_DAMAGED}{path.name}-{secrets.token_hex(2)}"))
+    with held(path.parent) as folder:
+        os.rename(folder / path.name, folder / f"{_DAMAGED}{path.name}-{secrets.token_hex(2)}")
 
 
 def _order(path: Path) -> tuple[int, int]:
@@ -319,10 +265,10 @@ def _order(path: Path) -> tuple[int, int]:
     return int(steps), int(again or 0)
 
 
-def _verified(path: Path, only: Collection[str] | None = None) -> Checkpoint:
+def verified(path: Path, only: Collection[str] | None = None) -> Checkpoint:
     """The checkpoint, every file (or those of some parts) compared with the manifest."""
     try:
-        manifest = parse_json(read_text(path / _MANIFEST))
+        manifest = parse_json(read_text(path / MANIFEST))
         written, files = manifest["format"], manifest["files"]
         counters: list[tuple[Any, tuple[type, ...]]] = [
             (manifest[name], (int,)) for name in ("steps", "updates", "row", "launch")
@@ -330,20 +276,20 @@ def _verified(path: Path, only: Collection[str] | None = None) -> Checkpoint:
         counters.append((manifest["seconds"], (int, float)))
         sizes = {name: Written(int(f["size"]), str(f["sha256"])) for name, f in files.items()}
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
-        raise _Damaged(f"its manifest cannot be read ({type(error).__name__}: {excerpt(error)})") from None
+        raise Damaged(f"its manifest cannot be read ({type(error).__name__}: {excerpt(error)})") from None
     check_format(path, {"format": written}, RUN_FORMAT)
     if not all(type(n) in kinds and 0 <= n <= MAX_COUNTER for n, kinds in counters):
-        raise _Damaged("its manifest has no counters")
+        raise Damaged("its manifest has no counters")
     if not isinstance(manifest.get("program"), dict):
-        raise _Damaged("its manifest does not say what was run")
+        raise Damaged("its manifest does not say what was run")
     for name, expected in sizes.items():
         if Path(name).name != name or name.startswith(".") or Path(name).suffix not in (".json", ".safetensors"):
-            raise _Damaged(f"its manifest names '{name}', which cannot be a file of a checkpoint")
+            raise Damaged(f"its manifest names '{name}', which cannot be a file of a checkpoint")
         if only is not None and Path(name).stem not in only:
             continue
         file = path / name
         if file.is_symlink() or not file.is_file():
-            raise _Damaged(f"'{name}' is missing")
+            raise Damaged(f"'{name}' is missing")
         if file.stat().st_size != expected.size or state_files.hash_file(file) != expected:
-            raise _Damaged(f"'{name}' is not what was written")
+            raise Damaged(f"'{name}' is not what was written")
     return Checkpoint(path, manifest)

@@ -170,7 +170,8 @@ def _bits(dtype: str) -> str:
 
 def _write_file(path: Path, chunks: Iterator[Any]) -> Written:
     digest, size = hashlib.sha256(), 0
-    with open(path, "wb") as file:
+    path.unlink(missing_ok=True)  # a link that somebody else has put there
+    with open(path, "xb") as file:
         for chunk in chunks:
             digest.update(chunk)
             file.write(chunk)

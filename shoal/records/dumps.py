@@ -6,8 +6,10 @@ import json
 from pathlib import Path
 
 from shoal import api
+from shoal.held import held
 from shoal.records.metric_files import finite
 from shoal.records.tensor_files import save_tensors
+from shoal.records.whole_files import write_whole
 from shoal.types import Values
 
 
@@ -16,16 +18,13 @@ def save(error: BaseException, run_dir: Path | None) -> str:
     sentence that names it, or "" where there is nothing to write or nowhere to write it."""
     if not isinstance(error, api.Diverged) or run_dir is None or not error.tensors:
         return ""
-    folder = (
-        run_dir
-        / "dumps"
-        / "{role}-{update}".format(**{"role": "learner", "update": 0, **error.facts}).replace("/", ".")
-    )
+    name = "{role}-{update}".format(**{"role": "learner", "update": 0, **error.facts}).replace("/", ".")
+    folder = run_dir / "dumps" / name
     facts: Values = {name: finite(value) for name, value in error.facts.items()}
     try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        save_tensors(error.tensors, folder / "tensors.safetensors")
-        (folder / "facts.json").write_text(json.dumps({"error": str(error), **facts}, indent=2) + "\n")
+        with held(folder.parent, name, make=True) as there:
+            save_tensors(error.tensors, there / "tensors.safetensors")
+            write_whole(there / "facts.json", json.dumps({"error": str(error), **facts}, indent=2) + "\n")
     except OSError as failure:
         return f"The last batch could not be saved in {folder}: {failure.strerror or failure}."
     return f"The last batch and the parameters are saved in {folder}."

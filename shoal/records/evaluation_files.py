@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import math
@@ -11,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from shoal.api import NO_NUMBERS, Tensors
+from shoal.held import held
 from shoal.records.damage import read_json, reading
 from shoal.records.metric_files import append_row
 from shoal.records.param_files import index
@@ -79,16 +81,15 @@ class EvaluationFiles:
             return max((int(row["steps"]) for row in csv.DictReader(bounded_lines(file))), default=None)
 
     def _keep(self, steps: int, version: int, score: float, episodes: int, params: Tensors) -> None:
-        folder = self.path / BEST
-        folder.mkdir(mode=0o700, exist_ok=True)
         name = f"params-{steps}.safetensors"
-        save_tensors(params, folder / name)
         facts = {"steps": steps, "updates": version, "score": score, "episodes": episodes}
         text = index(facts, {self.channel: name}, {self.channel: params})
-        write_whole(folder / "params.json", text, sync=True)
-        for old in folder.glob("params-*.safetensors"):
-            if old.name != name:
-                old.unlink()
+        with held(self.path / BEST, make=True) as folder:
+            save_tensors(params, folder / name)
+            write_whole(folder / "params.json", text, sync=True)
+            for old in folder.glob("params-*.safetensors"):
+                if old.name != name:
+                    old.unlink()
 
 
 def newest(run_dir: Path) -> dict[str, float]:
@@ -108,16 +109,17 @@ def newest(run_dir: Path) -> dict[str, float]:
 def video(run_dir: Path, steps: int) -> Path:
     """Return where the film of the evaluation at ``steps`` belongs, in a directory that is there."""
     folder = run_dir / VIDEOS
-    folder.mkdir(mode=0o700, exist_ok=True)
-    return folder / f"{steps:0{DIGITS}d}.mp4"
+    with held(folder, make=True):  # OSError for a link
+        return folder / f"{steps:0{DIGITS}d}.mp4"
 
 
 def forget_after(run_dir: Path, steps: int) -> None:
     """Remove the evaluations after the checkpoint that a run is resumed from, because it evaluates there again."""
-    for film in (run_dir / VIDEOS).glob("*.mp4"):  # what else is there is the user's
-        number = film.stem.removeprefix(".").removesuffix(".tmp")  # of one that was not finished, too
-        if len(number) == DIGITS and number.isdecimal() and int(number) > steps:
-            film.unlink()
+    with contextlib.suppress(FileNotFoundError), held(run_dir / VIDEOS) as folder:
+        for film in folder.glob("*.mp4"):  # what else is there is the user's
+            number = film.stem.removeprefix(".").removesuffix(".tmp")  # of one that was not finished, too
+            if len(number) == DIGITS and number.isdecimal() and int(number) > steps:
+                film.unlink()
     path = run_dir / FILE
     if path.is_file() and path.stat().st_size:  # a disk that was full leaves an empty one
         with reading(path), open_text(path) as file:

@@ -8,10 +8,13 @@ import logging.handlers
 import os
 import sys
 import time
+from io import TextIOWrapper
 from pathlib import Path
 
+from shoal.held import held
 from shoal.untrusted import printable
 
+FOLDER = "logs"
 LIMIT = 8 * 2**20  # bytes of a log: of a replica's, only the last quarter is kept beyond it; the run's is rotated once
 FORMAT = "%(asctime)s %(levelname)s %(message)s"
 
@@ -25,9 +28,8 @@ class RoleLog:
     """
 
     def __init__(self, run_dir: Path, role: str, index: int) -> None:
-        self.path = run_dir / "logs" / f"{role.replace('/', '.')}-{index}.log"
-        self.path.parent.mkdir(mode=0o700, exist_ok=True)
-        fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+        with held(run_dir / FOLDER, make=True) as folder:
+            fd = _opened(folder / f"{role.replace('/', '.')}-{index}.log")
         sys.stdout.flush()
         sys.stderr.flush()
         os.dup2(fd, 1)
@@ -45,9 +47,7 @@ class RoleLog:
             size = os.fstat(2).st_size
             if size <= LIMIT:
                 return
-            with open(self.path, "rb") as file:
-                file.seek(size - LIMIT // 4)
-                tail = file.read()
+            tail = os.pread(2, LIMIT // 4, size - LIMIT // 4)
             os.ftruncate(2, 0)
             self.note(f"(what was here before is left out: the log had {size:,} bytes)")
             os.write(2, tail)
@@ -57,9 +57,9 @@ class RunLog:
     """While open, messages of Shoal go to ``logs/run.log`` (older ones: ``run.log.1``), warnings also to stderr."""
 
     def __init__(self, run_dir: Path) -> None:
-        path = run_dir / "logs" / "run.log"
-        path.parent.mkdir(mode=0o700, exist_ok=True)
-        self._file = _File(path, maxBytes=LIMIT, backupCount=1, encoding="utf-8", delay=True)
+        path = run_dir / FOLDER / "run.log"
+        with held(path.parent, make=True):  # OSError now where none can be written
+            self._file = _File(path, maxBytes=LIMIT, backupCount=1, encoding="utf-8", delay=True)
         self._file.setFormatter(logging.Formatter(FORMAT))
         self._terminal = _Terminal()
         self._level = root.level
@@ -75,7 +75,28 @@ class RunLog:
             self._file.close()
 
 
+def _opened(path: Path) -> int:
+    """Return the descriptor of a log that is read and written behind its end. OSError for a link."""
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+
+
 class _File(logging.handlers.RotatingFileHandler):
+    """Opens and renames its file in the folder that lies there, whatever is put in its place meanwhile."""
+
+    def _open(self) -> TextIOWrapper:
+        path = Path(self.baseFilename)
+        with held(path.parent) as folder:
+            return open(_opened(folder / path.name), "a", encoding=self.encoding)
+
+    def doRollover(self) -> None:
+        if self.stream is not None:
+            self.stream.close()
+            self.stream = None  # what comes next opens it, as in the base class
+        path = Path(self.baseFilename)
+        with held(path.parent) as folder:
+            os.replace(folder / path.name, folder / f"{path.name}.1")
+        self.stream = self._open()
+
     def handleError(self, record: logging.LogRecord) -> None:
         """A full disk costs the log, not the training; the metric files report it."""
 

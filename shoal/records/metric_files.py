@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from shoal.api import UsageError
+from shoal.held import cut, open_to_append
 from shoal.metering.aggregator import Snapshot
 from shoal.metering.glossary import NAMES
 from shoal.paths import shown
@@ -157,11 +158,11 @@ class _Table:
             self._columns = list(columns)
             self._rewrite([])
             if self._lines is not None:
-                self._lines.write_bytes(b"")
+                write_whole(self._lines, b"")
         else:
             self._cut(columns, after)
-        self._csv = self._open(self._path)
-        self._jsonl = None if self._lines is None else self._open(self._lines)
+        self._csv = open_to_append(self._path)
+        self._jsonl = None if self._lines is None else open_to_append(self._lines)
 
     def _cut(self, columns: tuple[str, ...], after: int) -> None:
         """Drop the rows behind the one of this number, and the columns that no other has used. ShoalError if the files
@@ -179,9 +180,9 @@ class _Table:
         if self._lines is not None:
             with reading(self._lines), _mapped(self._lines) as lines:
                 _, size = _last(lines, 0, after, lambda line: int(json.loads(line)["row"]))
-            os.truncate(self._lines, size)
+            cut(self._lines, size)
         if kept.issuperset(itertools.chain(*used)):
-            os.truncate(self._path, end)
+            cut(self._path, end)
         else:
             self._drop_columns(columns, after)
 
@@ -224,7 +225,7 @@ class _Table:
             self._columns = before
             raise
         self._csv.close()
-        self._csv = self._open(self._path)
+        self._csv = open_to_append(self._path)
 
     def _rows(self) -> tuple[list[str], list[list[str]]]:
         """The columns, and every whole row (a killed run may have left half of its last one)."""
@@ -236,10 +237,6 @@ class _Table:
         text = io.StringIO()
         csv.writer(text).writerows([self._columns, *rows])
         write_whole(self._path, text.getvalue())
-
-    @staticmethod
-    def _open(path: Path) -> IO[bytes]:
-        return open(path, "ab", buffering=0)
 
 
 @contextlib.contextmanager
@@ -290,7 +287,7 @@ def append_row(path: Path, row: Mapping[str, Any]) -> None:
         writer.writerows([*before, row])
         write_whole(path, text.getvalue())
         return
-    with open(path, "ab", buffering=0) as file:
+    with open_to_append(path) as file:
         if file.tell() == 0:
             writer.writeheader()
         writer.writerow(row)

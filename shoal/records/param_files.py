@@ -11,6 +11,7 @@ from typing import Any
 from shoal.api import ShoalError, Tensors
 from shoal.paths import shown
 from shoal.records import checkpoint
+from shoal.records.checkpoint_params import newest_params
 from shoal.records.damage import read_json, reading
 from shoal.records.report import Report
 from shoal.records.tensor_files import save_tensors
@@ -72,7 +73,7 @@ def _load_params(path: Path, channel: str | None) -> tuple[int, Tensors]:
     from safetensors.torch import load_file
 
     if not (path / "params.json").is_file():
-        saved = checkpoint.newest_params(path / checkpoint.FOLDER, channel)
+        saved = newest_params(path / checkpoint.FOLDER, channel)
         published = load_params(path / NEWEST, channel) if (path / NEWEST / "params.json").is_file() else None
         if found := max((each for each in (saved, published) if each is not None), key=lambda p: p[0], default=None):
             return found

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from shoal.held import held
 from shoal.records.param_files import NEWEST, save_params
 from shoal.records.report import Report
 
@@ -33,8 +34,7 @@ class Publication:
         if not report.params:
             self._due = began + SOON
             return
-        with contextlib.suppress(OSError):
-            self._folder.mkdir(mode=0o700, exist_ok=True)
-            save_params(self._folder, report)
+        with contextlib.suppress(OSError), held(self._folder, make=True) as folder:
+            save_params(folder, report)
         now = time.monotonic()
         self._due = now + max(PUBLISH_SECONDS, (now - began) / MAX_TIME_SHARE)

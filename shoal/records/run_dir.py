@@ -40,6 +40,9 @@ from shoal.untrusted import RUN_FORMAT, read_text, require_plain
 NO_OVERWRITE = "; a run never overwrites another"
 PACKAGES = ("torch", "numpy", "gymnasium", "ale-py", "envpool", "mujoco")
 
+# Never written to through a link, whoever trusts the run
+NO_LINKS = ("run.lock", "*.csv", "*.jsonl", "best", "newest", "videos", "dumps", "logs", "logs/*.log")
+
 log = logging.getLogger("shoal.runtime")
 
 
@@ -90,9 +93,14 @@ class RunDirectory:
             self.lock, self.present = RunLock(self.path), Presence(self.path)
             self._files = MetricFiles(self.path)
             self._log = RunLog(self.path)
-        except OSError as error:
+        except UsageError:  # another process has made a run of it meanwhile
+            raise
+        except BaseException as error:  # a full disk, an interrupt: a directory that holds no run is of no use
+            self._close_files()
             if self._made:
                 shutil.rmtree(self.path, ignore_errors=True)
+            if not isinstance(error, OSError):
+                raise
             raise UsageError(f"cannot create the run directory '{shown(self.path)}': {error.strerror}") from None
 
     @classmethod
@@ -104,20 +112,36 @@ class RunDirectory:
         if not (path / "config.json").is_file():
             raise UsageError(f"'{shown(path)}' holds no run: there is no config.json")
         require_plain(path, trust, writing=True)
+        if link := next((file for pattern in NO_LINKS for file in path.glob(pattern) if file.is_symlink()), None):
+            raise UsageError(
+                f"'{shown(link)}' is a symbolic link: of what a run goes on to write, only its checkpoints may lie "
+                "elsewhere; put the file or folder itself there"
+            )
         out = cls.__new__(cls)
-        out.path, out.lock, out._failed, out._refused, out._made = path, RunLock(path), False, False, None
-        out._files, out._last, out._log, out.present = None, None, RunLog(path), Presence(path)
+        out.path, out._failed, out._refused, out._made, out._files, out._last = path, False, False, None, None, None
+        with out._writable():
+            out.lock, out._log, out.present = RunLock(path), RunLog(path), Presence(path)
         with reading(path / "config.json"):
             out._outdated, out._before = [], read_text(path / "config.json").encode()
         return out
 
     def go_on(self, after: Checkpoint) -> None:
         """Go on behind a checkpoint: what was written later is removed."""
-        self.lock.at_least(int(after.manifest["launch"]) + 1)
-        checkpoint.clean(after.path.parent)
         self._close_files()
-        self._files = MetricFiles(self.path, int(after.manifest["row"]))
+        with self._writable():
+            self.lock.at_least(int(after.manifest["launch"]) + 1)
+            checkpoint.clean(after.path.parent)
+            self._files = MetricFiles(self.path, int(after.manifest["row"]))
         self._outdated = [self.path / name for name in ("report.json", "params.json", f"{NEWEST}/params.json")]
+
+    @contextlib.contextmanager
+    def _writable(self) -> Iterator[None]:
+        """UsageError where the block cannot write to a directory that is there: no rights, no space, a link."""
+        try:
+            yield
+        except OSError as error:
+            name = f" ('{Path(error.filename).name}')" if isinstance(error.filename, str) else ""
+            raise UsageError(f"cannot go on in '{shown(self.path)}': {error.strerror or error}{name}") from None
 
     def describe(
         self, config: Mapping[str, Any], drawings: Mapping[str, str], made_with: Mapping[str, Any] | None = None
@@ -169,10 +193,11 @@ class RunDirectory:
 
     def failed(self, error: BaseException) -> None:
         """Write into ``report.json`` that the run failed, and why; nothing where that cannot be written. Of a new run
-        that was refused nothing is left after ``close``; one that was to go on with other settings, and did not, keeps
-        those it had."""
+        that was refused, or ended before it was described, nothing is left after ``close``; one that was to go on with
+        other settings, and did not, keeps those it had."""
         begun = self._last is not None and self._last.steps
-        self._refused = self._made is not None and not begun and isinstance(error, UsageError)
+        empty = isinstance(error, UsageError) or not (self.path / "config.json").exists()
+        self._refused = self._made is not None and not begun and empty
         if self._refused or not self.present.holds():
             return
         if self._before is not None:
@@ -198,7 +223,7 @@ class RunDirectory:
         self.lock.release()
         if self._refused and self.present.holds():
             for path in self.path.iterdir():
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
+                shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
             if self._made:
                 self.path.rmdir()
 

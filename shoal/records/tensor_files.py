@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from shoal.api import Tensors
+from shoal.records.whole_files import write_whole
 
 
 def save_tensors(tensors: Tensors, path: Path) -> None:
     """``path`` holds the tensors, on the disk, or where that raises OSError (a full disk) what it held before."""
-    from safetensors import SafetensorError
-    from safetensors.torch import save_file
+    from safetensors.torch import save
 
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        save_file({name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()}, temporary)
-        with open(temporary, "rb") as file:
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except SafetensorError as error:  # its word for what the system refused, too
-        raise OSError(str(error)) from None
-    finally:
-        temporary.unlink(missing_ok=True)
+    write_whole(path, save({name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()}), sync=True)

@@ -120,7 +120,7 @@ def _go_on(path: str | os.PathLike[str], given: Changes, observers: Sequence[Obs
         facts["config"] = with_environment(path, facts["config"], given.env)
         system, values = loaded(path, facts)
         changed = changes.wanted(system, facts["system"], values, settings, given.flags)
-        checkpoint = ranks.newest(path / FOLDER)
+        checkpoint = ranks.newest((path / FOLDER).resolve() if given.trust else path / FOLDER)
         stop = options.stop((values | changed)["steps"])
         check_unfinished(path, checkpoint, stop, facts["stop"]["episode_return"])
         if changed.keys() - {"steps"}:

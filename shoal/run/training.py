@@ -255,12 +255,13 @@ class Training:
                     self.program.name, self.spec, self.stop, resolved, self.path, program=self.program,
                     symptoms=self.symptoms, first=first_update(resolved.cfg),
                 )  # fmt: skip
+            folder = self.path / FOLDER if checkpoint is None else checkpoint.path.parent
             every, size = self.options.checkpoint_every, self.options.checkpoint_replay_gb * 1e9
             told = (directory, summary, *backs, self.symptoms, self.trace, self.observers)
             launch = Launch(
                 seed=self.options.seed, stop=self.stop, run_dir=self.path, display=progress,
                 observers=[observer for observer in told if observer is not None],
-                saving=Saving(self.path / FOLDER, every, size, 2, directory.lock.launch, directory.present),
+                saving=Saving(folder, every, size, 2, directory.lock.launch, directory.present),
                 resume=checkpoint, publication=Publication(self.path),
                 spans=SPANS if self.trace is not None else 0, went_back=partial(self._go_on, directory),
             )  # fmt: skip

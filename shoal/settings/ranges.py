@@ -1,8 +1,9 @@
 """Types of settings that hold only some of their type's values: ``envs: Count = 16``. And of which need others.
 
-Whatever its type says, an integer has 64 bits, and a number is one that float32 holds: finite, and at most
-``FLOAT32_MAX`` (``number``). Settings of which so many Python objects are made, or which multiply the time that a step
-takes, have a range that ends where nobody has a use for more: they could neither be counted nor waited for.
+Whatever its type says, an integer has 64 bits, and a number is one that float32 holds: finite, at most ``FLOAT32_MAX``,
+and 0 or at least ``SMALLEST`` (``number``). Settings of which so many Python objects are made, or which multiply the
+time that a step takes, have a range that ends where nobody has a use for more: they could neither be counted nor waited
+for.
 """
 
 from __future__ import annotations
@@ -101,6 +102,8 @@ def number(hint: type, value: Any, infinite: bool = False) -> int | float:
     if hint is float:
         if abs(found) > FLOAT32_MAX and not (infinite and abs(found) == inf):
             raise ValueError(f"numbers are finite, and go up to {FLOAT32_MAX:.2g} (float32)")
+        if 0 < abs(found) < SMALLEST:  # it would be 0 there, or lose digits
+            raise ValueError(f"numbers are 0, or at least {SMALLEST:.2g} (float32)")
         return float(found)
     if found != found // 1:
         raise ValueError

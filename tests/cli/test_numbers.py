@@ -25,7 +25,7 @@ from shoal.runtime import memory
 from shoal.serial.runtime import SerialRuntime
 from shoal.settings.config import default_values, resolve
 from shoal.settings.flags import coerce, options as parse_options, ranged
-from shoal.settings.ranges import FLOAT32_MAX, Decay, Fraction, Range
+from shoal.settings.ranges import FLOAT32_MAX, SMALLEST, Decay, Finite, Fraction, NonNegative, Range
 from tests.cli.conftest import Shoal
 
 ENVS = {"apex-dpg": "Pendulum-v1", "d4pg": "Pendulum-v1", "qt-opt": "Pendulum-v1"}
@@ -165,6 +165,14 @@ def test_an_option_of_a_command_is_a_number_within_a_range(table: str) -> None:
                 continue
             assert math.isfinite(struct.unpack("f", struct.pack("f", found))[0]), name
             assert found >= 0 or name in RETURNS, f"--{name} takes {word}"
+
+
+@pytest.mark.parametrize("number", [1e-46, -1e-46, "1e-45", 1e-38, 5e-324])
+def test_no_number_is_taken_that_vanishes_or_loses_digits_in_float32(number: Any) -> None:
+    for hint in (float, Fraction, Finite, NonNegative):
+        with pytest.raises(ValueError, match=r"at least|^$"):
+            coerce(hint, number)
+    assert coerce(float, SMALLEST) == SMALLEST and coerce(float, 0.0) == 0.0
 
 
 def test_the_largest_number_of_float32_is_taken() -> None:

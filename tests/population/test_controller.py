@@ -291,6 +291,13 @@ def test_the_interval_of_a_setting(name: str, value: Any, ends: Any, hint: Any, 
         interval_of(name, 0)
 
 
+@pytest.mark.parametrize("ends", [(1e-46, 1e-45), (0.0, 1e-46), (0.1, 0.1 + 1e-12), (-1e-3, -1e-3), (1.0, 0.5)])
+def test_an_interval_holds_numbers_that_differ_in_float32(ends: tuple[float, float]) -> None:
+    with pytest.raises(UsageError, match=r"float32|two different numbers"):
+        interval_of("cost", 0.5, *ends)
+    assert Interval(2**60, 2**60 + 1, integer=True).high == 2**60 + 1, "whole numbers have 64 bits"
+
+
 def test_how_often_hyperparameters_change() -> None:
     """IMPALA: none of three with probability 0.67^3 = 0.300763. Ray Tune: a quarter drawn afresh."""
     space = {name: Interval(1e-5, 1.0, log=True) for name in "abc"}

@@ -25,16 +25,24 @@ WORDS = [
 ]  # fmt: skip
 
 
-def test_without_optuna_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Any) -> None:
+@pytest.mark.parametrize("words", [["--study", "deep/s"], []])
+def test_without_optuna_the_extra_is_named_and_no_directory_is_left(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Any
+) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
-    assert main(["tune", "impala", *WORDS, "--study", str(tmp_path / "s")]) == 2
+    monkeypatch.chdir(tmp_path)
+    assert main(["tune", "impala", *WORDS, *words]) == 2
     assert "needs Optuna: pip install" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
     "words, says",
     [(["nothing"], "unknown system"), (["impala", "--search", "lerning_rate"], "did you mean 'learning_rate'"),
-     ([], "shoal tune needs a system first"), (["impala", "--search", "unroll=x"], "--search takes FIELD")],
+     ([], "shoal tune needs a system first"), (["impala", "--search", "unroll=x"], "--search takes FIELD"),
+     (["impala", "--search", "learning_rate=1e-46:1"], "at least 1.2e-38 (float32)"),
+     (["impala", "--search", "unroll=2:1e400"], "as in --search unroll="),
+     (["impala", "--trials", "-1"], "--trials expects"), (["impala", "--slots", "2147483648"], "--slots expects")],
 )  # fmt: skip
 def test_what_cannot_be_searched_is_refused(words: list[str], says: str, capsys: Any) -> None:
     assert main(["tune", *words]) == 2

@@ -23,6 +23,7 @@ from shoal.api import PART, Field, WiringError, bounds, places, spec_size, views
 from shoal.program import Channel, Program
 from shoal.program.draw import text
 from shoal.records import checkpoint
+from shoal.records.checkpoint_params import newest_params
 from shoal.replay import Ratio, TableSpec
 from shoal.runtime.launch import Launch, Stop
 from shoal.serial.runtime import SerialRuntime
@@ -194,7 +195,7 @@ def test_a_serial_checkpoint_holds_what_is_under_way(tmp_path: Path) -> None:
     saving = checkpoint.Saving(tmp_path / "checkpoints")
     program = counting_program()
     report = SerialRuntime().launch(program, Launch(stop=Stop(updates=3), saving=saving))
-    updates, params = checkpoint.newest_params(saving.folder, "c") or (0, {})
+    updates, params = newest_params(saving.folder, "c") or (0, {})
     assert updates == 3
     assert all(torch.equal(params[name], t) for name, t in report.params["c"].items())
     assert params["b"].tolist() == [3, 3, 3]

@@ -18,7 +18,7 @@ from shoal import untrusted
 from shoal.api import ShoalError, UsageError
 from shoal.metering.aggregator import Aggregator
 from shoal.metering.recorder import Telemetry
-from shoal.records import param_files
+from shoal.records import param_files, run_dir
 from shoal.records.evaluation_files import EvaluationFiles
 from shoal.records.param_files import load_params, save_params
 from shoal.records.report import Report
@@ -148,3 +148,43 @@ def test_a_new_run_in_the_directory_of_one_that_goes_on_is_told_whose_it_is(tmp_
     first.close()
     with pytest.raises(UsageError, match="never overwrites another"):
         RunDirectory(tmp_path)
+
+
+@pytest.mark.parametrize("moment", ["RunLock", "MetricFiles", "RunLog"])
+def test_an_interrupt_while_the_directory_is_made_leaves_none(
+    moment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither ``train`` nor ``resume`` could do anything with a part of one."""
+
+    def interrupted(*args: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run_dir, moment, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        RunDirectory(tmp_path / "r")
+    assert not (tmp_path / "r").exists()
+
+
+def test_a_run_that_ends_before_it_is_described_leaves_nothing(tmp_path: Path) -> None:
+    for name in ("new", "made"):
+        if name == "made":
+            (tmp_path / name).mkdir()
+        directory = RunDirectory(tmp_path / name)
+        directory.failed(KeyboardInterrupt())
+        directory.close()
+    assert [path.name for path in tmp_path.rglob("*")] == ["made"]
+
+
+def test_the_directory_of_another_run_that_has_just_begun_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two commands found no directory there; the second finds the lock of the first."""
+    first = RunDirectory(tmp_path / "r")
+    monkeypatch.setattr(run_dir, "require_unlocked", lambda path: None)
+    monkeypatch.setattr(run_dir, "require_new", lambda path, why: None)
+    monkeypatch.setattr(Path, "exists", lambda self: False)
+    with pytest.raises(UsageError, match="still going on"):
+        RunDirectory(tmp_path / "r")
+    monkeypatch.undo()
+    assert (tmp_path / "r/metrics.csv").is_file()
+    first.close()

@@ -190,7 +190,7 @@ def test_each_checkpoint_is_of_one_moment(tmp_path: Path) -> None:
     kept = sorted(folder.glob("0*"))
     assert len(kept) == 2
     for path in kept:
-        found = checkpoint._verified(path)
+        found = checkpoint.verified(path)
         state = sink_of(found)
         assert (state["array"] == state["got"]).all() and state["got"] == found.manifest["updates"]
 

@@ -27,7 +27,8 @@ from shoal.local.runtime import LocalRuntime
 from shoal.metering.recorder import Recorder
 from shoal.ops import AdaGrad
 from shoal.program import Channel, Program
-from shoal.records.checkpoint import Saving, newest, newest_params
+from shoal.records.checkpoint import Saving, newest
+from shoal.records.checkpoint_params import newest_params
 from shoal.roles.server import ServerRole
 from shoal.runtime.launch import Launch, Stop
 from shoal.settings.schedule import linear

@@ -132,7 +132,7 @@ def read_state(path: Path, setup: Setup, trust: bool) -> Values:
         check_trust(path, setup.system, {**setup.values, **values}, trust)
     config = systems.load(setup.system).Config
     for values in different:
-        coerce_all(config, {**setup.values, **values}, f"of a member in {path / STATE}")
+        coerce_all(config, {**setup.values, **values}, f"a member in {path / STATE}")
     return {**state, "members": members, "lineage": lineage, "sizes": sizes}
 
 

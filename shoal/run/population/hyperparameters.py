@@ -15,6 +15,7 @@ from shoal.types import Values
 from shoal.untrusted import brief
 
 FACTORS = (1.2, 0.8)  # Jaderberg et al. 2017, section 4.1.1
+FLOAT32_GAP = 2.0**-24  # relative difference, below which two numbers are the same in float32
 DEFAULT_SEARCH_FACTOR = 10.0  # where no interval is given: from the configured value divided by this to that times this
 
 
@@ -34,6 +35,8 @@ class Interval:
             raise UsageError(
                 f"a hyperparameter lies between two different numbers, the lower first; found {self.low}:{self.high}"
             )
+        if not self.integer and self.high - self.low < FLOAT32_GAP * max(abs(self.low), abs(self.high)):
+            raise UsageError(f"the ends of {self.low}:{self.high} are the same number in float32")
         if self.log and self._ends()[0] <= 0:
             raise UsageError(f"a logarithmic interval lies above 0; found {self.low}:{self.high}")
 
@@ -79,41 +82,42 @@ class Choice:
 
 
 def interval_of(
-    name: str, value: Any, low: float | None = None, high: float | None = None, hint: Any = float
-) -> Values:
+    name: str, value: Any, low: float | None = None, high: float | None = None, hint: Any = float,
+    flag: str = "--mutate",
+) -> Values:  # fmt: skip
     """The interval of a field whose configured value is ``value``: a discount by its distance from 1, all else in its
     logarithm; without ends from a tenth to ten times of it, up to 1 for what cannot be more. hint: the field's type.
-    UsageError for a field that is no number, and for ends that it cannot have."""
+    flag: where it was given. UsageError for a field that is no number, and for ends that it cannot have."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise UsageError(f"--mutate takes numbers, and {name} is {brief(value)}")
+        raise UsageError(f"{flag} takes numbers, and {name} is {brief(value)}")
     discount = name in ("gamma", "gae_lambda", "trace_lambda") and 0 < value < 1
     size = 1.0 - value if discount else float(value)
     integer = isinstance(value, int)
     if (low is None or high is None) and size <= 0:
-        raise UsageError(f"{name} is {brief(value)}: give its interval, as in --mutate {name}=0.001:0.1")
+        raise UsageError(f"{name} is {brief(value)}: give its interval, as in {flag} {name}=0.001:0.1")
     if low is None or high is None:
         ends = size / DEFAULT_SEARCH_FACTOR, min(size * DEFAULT_SEARCH_FACTOR, 0.999 if discount else float("inf"))
         low, high = (1.0 - ends[1], 1.0 - ends[0]) if discount else ends
-        if _fits(hint, 1.0) and not _fits(hint, high):  # a share, or a probability
+        if not _refusal(hint, 1.0) and _refusal(hint, high):  # a share, or a probability
             high = 1.0
         low = max(1.0, low) if integer else low
     if integer and math.isfinite(low) and math.isfinite(high):
         low, high = round(low), round(high)
-    if not (_fits(hint, low) and _fits(hint, high)):
+    if why := _refusal(hint, low) or _refusal(hint, high):
         raise UsageError(
-            f"{name} expects {describe(hint)}, found the interval {low:g}:{high:g}: give another, as in --mutate "
-            f"{name}=LOW:HIGH"
+            f"{name} {why}, found the interval {low:g}:{high:g}: give another, as in {flag} {name}=LOW:HIGH"
         )
     log_scale = (1.0 - high if discount else low) > 0
     return asdict(Interval(low, high, log=log_scale, integer=integer, one_minus=discount))
 
 
-def _fits(hint: Any, value: float) -> bool:
+def _refusal(hint: Any, value: float) -> str:
+    """What a field of this type expects, if ``value`` is something else; else ""."""
     try:
         coerce(hint, value)
-    except ValueError:
-        return False
-    return True
+    except ValueError as error:
+        return f"expects {describe(hint)} ({error})" if error.args else f"expects {describe(hint)}"
+    return ""
 
 
 Space: TypeAlias = Mapping[str, Interval | Choice]

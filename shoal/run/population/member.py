@@ -18,7 +18,8 @@ from shoal.api import ShoalError, Tensors, UsageError
 from shoal.envs import looking
 from shoal.local.apart import apart, call_here
 from shoal.metering.aggregator import Snapshot
-from shoal.records.checkpoint import FOLDER, RUN, Checkpoint, Saving, completed, newest, newest_params
+from shoal.records.checkpoint import FOLDER, RUN, Checkpoint, Saving, completed, newest
+from shoal.records.checkpoint_params import newest_params
 from shoal.records.run_dir import RunDirectory, provenance
 from shoal.records.run_lock import NAME as LOCK, RunLock
 from shoal.records.whole_files import write_whole
@@ -67,7 +68,7 @@ def check_space(name: str, values: Values, space: Space) -> None:
 def shapes_of(system: Any, values: Values) -> Values:
     """Return the values that members of this configuration exchange. UsageError or WiringError if no program can be
     made of it."""
-    cfg = build(system.Config, coerce_all(system.Config, values, "of a member"))
+    cfg = build(system.Config, coerce_all(system.Config, values, "a member"))
     return {**shapes(system.program(cfg)), **cfg.kept()}
 
 
@@ -247,7 +248,7 @@ def _copy_member(parent: Path, child: Path, new: Path, steps: int) -> int:
         wanted = parent / FOLDER / f"{steps:012d}"
         source = wanted if (wanted / "manifest.json").is_file() else newest(parent / FOLDER).path
         try:
-            shutil.copytree(source, new / FOLDER / source.name)
+            shutil.copytree(source, new / FOLDER / source.name, symlinks=True)
         except (FileNotFoundError, shutil.Error) as error:  # forgotten as the parent's next one was completed
             cause = error
             continue
@@ -255,10 +256,10 @@ def _copy_member(parent: Path, child: Path, new: Path, steps: int) -> int:
     else:
         raise ShoalError(f"the checkpoint of '{parent}' cannot be copied to '{child}': {cause}")
     for name in FILES:
-        shutil.copy(parent / name, new / name)
+        shutil.copy(parent / name, new / name, follow_symlinks=False)
     for name, of in ((LOCK, child), ("config.json", parent)):  # the child's seeds go on where they were
         with contextlib.suppress(FileNotFoundError):
-            shutil.copy(of / name, new / name)
+            shutil.copy(of / name, new / name, follow_symlinks=False)
     os.chmod(new, 0o700)
     old = child.with_name(f".{child.name}.old")
     shutil.rmtree(old, ignore_errors=True)

@@ -10,7 +10,6 @@ import dataclasses
 import json
 import logging
 import math
-import os
 import shutil
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -20,6 +19,7 @@ from typing import Any
 
 from shoal.api import RoleFailed, ShoalError, UsageError
 from shoal.envs import looking
+from shoal.held import cut
 from shoal.local.apart import apart
 from shoal.paths import fixed, require_new, shown
 from shoal.records.checkpoint import FOLDER, completed
@@ -287,7 +287,7 @@ class PopulationRun:
         its parent by then, and goes on with the hyperparameters that it had."""
         for name, size in self._sizes.items():
             if _size(self.path / name) > size:
-                os.truncate(self.path / name, size)
+                cut(self.path / name, size)
 
     def _runs(self, values: Values) -> bool:
         """Return whether a member can have these hyperparameters: a wide interval was not tried as a whole, nor what
