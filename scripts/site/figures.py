@@ -16,6 +16,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 sys.path.insert(0, str(Path(__file__).parent))
 import films
 import learning_tables
+import own_systems
 import plan_tables
 import run_tables
 import speed_tables
@@ -257,6 +258,7 @@ def outputs() -> Iterator[tuple[Path, str]]:
         (docs / "faults.md", {"kills": run_tables.kills(), "soak": run_tables.soak()}),
         (docs / "pointgoal.md", {"": learning_tables.pointgoal()}),
         (docs / "evaluation.md", {"": run_tables.evaluations()}),
+        (docs / "tutorials" / "own-system.md", {"": own_systems.summary()}),
     ):
         yield path, fill(path.read_text(encoding="utf-8"), blocks)
 
