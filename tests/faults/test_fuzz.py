@@ -9,6 +9,7 @@ import itertools
 import json
 import os
 import random
+import re
 import shutil
 import sys
 import time
@@ -56,6 +57,8 @@ def audit(event: str, args: tuple[Any, ...]) -> None:
         inside = args[-1] if event in ("os.remove", "os.rmdir", "os.mkdir") else -1  # the descriptor of a folder
         folder = os.readlink(f"/proc/self/fd/{inside}") if inside >= 0 else os.getcwd()
         path = os.path.normpath(os.path.join(folder, os.fsdecode(name)))
+        if held := re.match(r"(/proc/self/fd/\d+)(/.*)", path):  # of a folder that is held open
+            path = os.readlink(held[1]) + held[2]
         if not path.startswith(tuple(map(str, watching))) and "__pycache__" not in path and path != os.devnull:
             seen.append(f"{event} {args}"[:300])
 

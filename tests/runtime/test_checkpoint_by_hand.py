@@ -19,7 +19,7 @@ from programs import Wired
 from shoal.api import Field, UsageError
 from shoal.metering.aggregator import Aggregator, Snapshot
 from shoal.program import Channel
-from shoal.records import checkpoint, run_dir
+from shoal.records import checkpoint, checkpoint_params, run_dir
 from shoal.records.checkpoint import SPARE_DISK_BYTES, Checkpoint, Saving
 from shoal.records.checkpoint_state import pack
 from shoal.records.param_files import NEWEST, load_params, save_params
@@ -118,7 +118,7 @@ def test_the_parts_of_divided_parameters_are_joined_in_the_order_of_their_number
     parts = {f"params-w.{n}": {"tensors": {"flat": torch.tensor([2.0 * n, 2.0 * n + 1])}} for n in range(11)}
     save(saving, parts, {"w": {"a": "float32 [4, 4]", "b": "float32 [6]"}}, steps=1, updates=5)
     for channel in (None, "w"):
-        updates, params = checkpoint.newest_params(saving.folder, channel) or (0, {})
+        updates, params = checkpoint_params.newest_params(saving.folder, channel) or (0, {})
         assert updates == 5 and params["a"].tolist() == torch.arange(16.0).view(4, 4).tolist()
         assert params["b"].tolist() == [16.0, 17.0, 18.0, 19.0, 20.0, 21.0]
 
