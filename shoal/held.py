@@ -31,7 +31,7 @@ def held(folder: Path, *below: str, make: bool = False) -> Iterator[Path]:
             os.close(descriptor)
             descriptor = inner
         there = f"{_HELD}/{descriptor}"
-        yield Path(there if os.path.isdir(there) else plain)  # a system without /proc
+        yield Path(there if os.path.exists(there) else plain)  # a system without /proc
     except NotADirectoryError:
         raise OSError(errno.ELOOP, "it is a link, or no folder, and so nothing is written there", str(plain)) from None
     except OSError as error:

@@ -65,15 +65,20 @@ def command(args: list[str]) -> int:
             f"--learner-processes N says how many there are on the machine of {opts['machine']}"
         )
     todo = points(actors, wanted.get("--learners", [0]), nodes, wanted.get("--envs", [0]))
+
+    def progress(row: Row) -> None:
+        if not quiet:
+            show.progress(row)
+
     with looking(apart):
         known = _costs(system, name, cfg, opts, todo, seconds, quiet)
         busy = known.busy
         planner = Planner(system, cfg, known, machine or Machine.here(cores(), busy), int(opts.get("seed", 0)))
         if target is not None:
-            row = planner.smallest(target, todo, None if quiet else show.progress)  # type: ignore[arg-type]
+            row = planner.smallest(target, todo, progress)
             rows = [row]
         else:
-            rows = planner.rows(todo, (lambda row: None) if quiet else show.progress)
+            rows = planner.rows(todo, progress)
     if all(row.figures is None for row in rows):
         raise UsageError(f"none of the sizes can be: {rows[0].why}")
     _tell(rows, known, cfg, opts, target)

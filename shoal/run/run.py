@@ -188,6 +188,8 @@ def check_config(file: Path, facts: Values) -> None:
         names = [facts["config"]["env"], facts.get("policy") or "", facts.get("init_from") or "", facts["system"]]
         if not all(isinstance(name, str) and "\0" not in name for name in names):
             raise TypeError("'policy', 'env', 'init_from' or 'system' is no name")
+        if not all(isinstance(origin, str) for origin in facts.get("origins", {}).values()):
+            raise TypeError(f"'origins' holds {brief(facts['origins'])}")
         for change in facts.get("changes", []):
             pairs = list(change["settings"].values())
             if type(change["steps"]) is not int or not all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):

@@ -128,5 +128,5 @@ def test_too_little_memory_is_foreseen_in_a_real_control_group(tmp_path: Path) -
         group.rmdir()
     assert done.returncode == 2
     assert "of memory for its channels, replays and processes (transitions" in done.stderr
-    assert "lower the replay size" in done.stderr
+    assert "the replay smaller" in done.stderr
     assert re.search(r"but (1\.\d\d GiB|\d+\.\d MiB) is available", done.stderr), "less than the group's 2 GiB"
