@@ -21,7 +21,7 @@ from shoal.program import Channel, Program
 from shoal.roles.evaluator import MAX_STEPS
 from shoal.roles.evolution import EvolutionMaster, EvolutionWorker, results_spec
 from shoal.roles.random_observations import random_observations
-from shoal.settings.ranges import Count, Envs, Natural, Positive, Seed
+from shoal.settings.ranges import Count, Envs, Natural, Positive
 from shoal.systems.es.evolution import TASK, EvolutionAgent, EvolutionConfig, EvolutionLearner, statistics
 from shoal.systems.es.perturbed import population
 from shoal.topology.channels import parameters, queue, shapes
@@ -47,7 +47,7 @@ class Config(SystemConfig, EvolutionConfig):
     """Standard deviation σ of the perturbations."""
     noise_table: Count = 2**24
     """Numbers in the noise table that all workers of a machine share (4 bytes each)."""
-    noise_seed: Seed = 123
+    noise_seed: Natural = 123
     """Seed of the noise table."""
     survival_bonus: float = 0.0
     """Survival bonus taken off each step's reward: what the environment pays for not falling (ARS, section 4.1)."""
