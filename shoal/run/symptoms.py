@@ -18,14 +18,15 @@ PAGE = "docs/not-learning.md"
 EPISODES = 100  # at the beginning and at the end of a run, which are compared
 LEAST_EPISODES, LEAST_UPDATES = 20, 20  # before which nothing is said
 MAX_STEPS_WITHOUT_EPISODE = 10_000  # steps of each environment without the end of an episode
+CHANCE = 2.5  # standard errors by which chance hardly ever moves a mean
 MIN_RUN_SHARE = 0.5  # share of a run before which it may yet learn
 
 
 class Symptoms:
     """Takes in a run's snapshots; ``sentences`` says what stands in the way of a run that has not improved.
 
-    A run has improved if its last episodes return more than its first did, by half of their standard deviation. Of one
-    that has, nothing is said: what looks like a cause (a policy without entropy, actions at their bounds) is the
+    A run has improved if its last episodes return more than its first did, by half of their standard deviation or by
+    more than chance does (``CHANCE``). Of one that has, nothing is said: what looks like a cause (a policy without entropy, actions at their bounds) is the
     solution of some tasks. ``cfg``: the configuration. ``limit``: agent steps that the run is to take.
     """
 
@@ -54,7 +55,10 @@ class Symptoms:
         """Whether the last episodes return more than the first."""
         half = self.episodes // 2  # of a run with few, its halves
         first, last = np.array(self.first[: max(half, 1)]), np.array(list(self.last)[-max(half, 1) :])
-        return bool(len(last) and last.mean() > first.mean() + 0.5 * first.std())
+        if not len(last):
+            return False
+        chance = CHANCE * math.sqrt((first.var() + last.var()) / len(first))
+        return bool(last.mean() > first.mean() + min(0.5 * first.std(), chance))
 
     def of_late(self, name: str) -> float:
         """The median of a metric over the second half of the run so far; nan if it was not recorded."""
