@@ -11,6 +11,8 @@ from gymnasium.vector import VectorEnv
 from shoal import own_code
 from shoal.api import UsageError
 
+from .unknown import latest
+
 
 class constructing:
     """Errors of a constructor, most often a wrong keyword or a missing package, as one sentence."""
@@ -22,7 +24,11 @@ class constructing:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         if isinstance(error, (Exception, SystemExit)) and not isinstance(error, UsageError):
-            raise UsageError(f"environment {self.env!r} cannot be made: {own_code.told(error)}") from error
+            said = f"environment {self.env!r} cannot be made: {own_code.told(error)}"
+            newest = latest(self.env, list(gym.registry)) if isinstance(error, ImportError) else ""
+            if newest not in ("", self.env):
+                said = f"{said.rstrip('.')}; its latest version is {newest!r}"
+            raise UsageError(said) from error
 
 
 def offered(module: ModuleType) -> list[str]:

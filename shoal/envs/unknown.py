@@ -74,9 +74,20 @@ def did_you_mean(name: str, names: list[str]) -> str:
     return f"; did you mean {near!r}?" if (near := nearest(name, names)) else ""
 
 
+def latest(name: str, names: list[str]) -> str:
+    """Return the latest version among ``names`` of the environment ``name``, "" if there is none; of one without a
+    namespace also such as are in one, after those of the same version that are not."""
+    asked, namespace = re.sub(r"-v\d+$", "", name).lower(), "" if "/" in name else r"(?:.+/)?"
+    versions = [re.fullmatch(rf"{namespace}(.+)-v(\d+)", other) for other in names]
+    same = [(int(v[2]), "/" not in v[0], v[0]) for v in versions if v and v[1].lower() == asked]
+    return max(same)[-1] if same else ""
+
+
 def nearest(name: str, names: list[str]) -> str:
-    """Return the nearest of ``names``, "" if none is near; one without a namespace also stands for those in one
-    (Pong-v5 for ALE/Pong-v5)."""
+    """Return the nearest of ``names``, "" if none is near: the latest version of the same, else one that is spelt
+    alike; one without a namespace also stands for those in one (Pong-v5 for ALE/Pong-v5)."""
+    if same := latest(name, names):
+        return same
     asked = name.lower()
     whole = "/" in name
     plain_last = sorted(names, key=lambda other: ("/" not in other, other))  # and so found before its namesakes

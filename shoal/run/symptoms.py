@@ -26,8 +26,9 @@ class Symptoms:
     """Takes in a run's snapshots; ``sentences`` says what stands in the way of a run that has not improved.
 
     A run has improved if its last episodes return more than its first did, by half of their standard deviation or by
-    more than chance does (``CHANCE``). Of one that has, nothing is said: what looks like a cause (a policy without entropy, actions at their bounds) is the
-    solution of some tasks. ``cfg``: the configuration. ``limit``: agent steps that the run is to take.
+    more than chance does (``CHANCE``). Of one that has, nothing is said: what looks like a cause (a policy without
+    entropy, actions at their bounds) is the solution of some tasks. ``cfg``: the configuration. ``limit``: agent steps
+    that the run is to take.
     """
 
     def __init__(self, cfg: Any, limit: int) -> None:

@@ -106,3 +106,8 @@ def test_no_name_is_suggested_that_would_be_refused(module: str) -> None:
     assert "did you mean" not in refusal(f"{module}:Bros-v0")
     assert refusal(f"{module}:Sister").endswith("; did you mean 'Sisters'?")
     assert refusal(f"{module}:Aunt-v0").endswith("; did you mean 'Aunts-v0'?")
+
+
+@pytest.mark.filterwarnings("ignore:.*out of date")
+def test_a_version_that_moved_away_is_told_with_the_latest() -> None:
+    assert refusal("Walker2d-v2").endswith("gymnasium-robotics); its latest version is 'Walker2d-v5'")

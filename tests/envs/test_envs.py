@@ -149,6 +149,8 @@ def test_no_velocity_is_a_slice() -> None:
         ("Foo-v1", {}, r"unknown environment 'Foo-v1' \(an id that a module or a file registers"),
         ("CartPol-v1", {}, "unknown environment 'CartPol-v1'; did you mean 'CartPole-v1'?"),
         ("CartPole", {}, "unknown environment 'CartPole'; did you mean 'CartPole-v1'?"),
+        ("Pendulum-v0", {}, "unknown environment 'Pendulum-v0'; did you mean 'Pendulum-v1'?"),  # not phys2d's
+        ("mountaincar-v7", {}, "did you mean 'MountainCar-v0'?"),
         ("Pong-v5", {"backend": "envpool"}, "does not give 'ALE/Pong-v5' the standard Atari protocol"),
         ("pong", {}, "unknown environment 'pong'; did you mean 'ALE/Pong-v5'?"),
         ("Pongg-v5", {}, "unknown environment 'Pongg-v5'; did you mean 'ALE/Pong-v5'?"),
