@@ -1,5 +1,5 @@
-"""Replay: tables of transitions, sequences or plain items, the rate limiter. Compiled code is imported only to build a
-table."""
+"""Replay tables of transitions, sequences or plain items, and their rate limiter. Numba is imported only when a table
+is built."""
 
 from shoal.replay.items import ItemSpec
 from shoal.replay.limiter import RateLimiter, Ratio, check

@@ -1,4 +1,5 @@
-"""Compiled copies between unrolls, rows and batches. Every field is bytes, so one compiled function serves all."""
+"""Compiled copies between unrolls, table rows and batches. All fields are treated as bytes, so each function is
+compiled once."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from shoal.jit import jit
 
 
 def _memcpy(typing_context: Any, target: Any, source: Any) -> Any:
-    """``target[:] = source`` of as many bytes by the C library's ``memcpy``, which knows the CPU better than a loop."""
+    """Copy ``source`` to ``target``, byte arrays of equal length, by the C library's ``memcpy``: faster than a compiled
+    loop."""
     emit: Any = cgutils.raw_memcpy
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -29,7 +31,7 @@ _copy = cast(Callable[[np.ndarray, np.ndarray], None], intrinsic(_memcpy))
 
 
 @jit
-def pick(
+def gather_items(
     key: np.ndarray,
     end: np.ndarray,
     item_reward: np.ndarray,
@@ -47,7 +49,7 @@ def pick(
 
 @jit
 def scatter(data: np.ndarray, offset: int, source: np.ndarray, row_of: np.ndarray) -> None:
-    """Bytes of step i go to row ``row_of[i]``."""
+    """Copy the bytes of each step i of ``source`` [N, width] to row ``row_of[i]`` of ``data``; -1 skips the step."""
     width = source.shape[1]
     for i in range(len(row_of)):
         if row_of[i] >= 0:
@@ -65,7 +67,8 @@ def gather(data: np.ndarray, offset: int, chosen: np.ndarray, out: np.ndarray) -
 def _stack(
     data: np.ndarray, offset: int, previous: np.ndarray, depth: np.ndarray, zero: bool, row: int, out: np.ndarray
 ) -> None:
-    """``out`` [stack, bytes]: the newest frame last, before an episode's first frame the padding."""
+    """Fill ``out`` [stack, bytes] with the frames that end at ``row``, newest last. Frames before the episode's first
+    are zeros, or repeat the first."""
     stack, width = out.shape
     links = depth[row]
     for k in range(stack - 1, -1, -1):
@@ -90,7 +93,8 @@ def gather_stacks(
     out: np.ndarray,
     out_next: np.ndarray,
 ) -> None:
-    """Both stacks [B, stack, bytes] of each item in turn: the frames they share come out of the cache once read."""
+    """Gather the stacks [B, stack, bytes] of both observations of each item. Taking an item's two stacks in turn reads
+    the frames that they share from the cache."""
     for i in range(len(rows)):
         _stack(data, offset, previous, depth, zero, rows[i], out[i])
         _stack(data, offset, previous, depth, zero, ends[i], out_next[i])
@@ -106,6 +110,6 @@ def gather_stack(
     rows: np.ndarray,
     out: np.ndarray,
 ) -> None:
-    """The stack [N, stack, bytes] that each row shows."""
+    """Gather the stacks [N, stack, bytes] that end at each of ``rows``."""
     for i in range(len(rows)):
         _stack(data, offset, previous, depth, zero, rows[i], out[i])

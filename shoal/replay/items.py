@@ -1,4 +1,4 @@
-"""A ring of plain items that are drawn uniformly: the newest overwrite the oldest."""
+"""A ring buffer of plain items that are sampled uniformly. New items overwrite the oldest."""
 
 from __future__ import annotations
 
@@ -14,15 +14,17 @@ from shoal.types import State
 
 @dataclass(frozen=True)
 class ItemSpec:
-    """A table of rows that come in batches: every field of its channel has them along the first axis.
+    """Options of a table of plain items. Every message brings a batch of items: the first axis of each of its fields
+    counts them.
 
-    capacity: rows that it holds.
+    capacity: the number of items that the table holds.
     """
 
     capacity: int
 
     def items_per_insert(self, item: Spec) -> int:
-        """Rows of one message. Raises WiringError where its fields disagree, or the table cannot hold them."""
+        """Return the number of items in one message. Raises WiringError if its fields disagree, or if the table is
+        smaller."""
         rows = {name: f.shape[0] if f.shape else 0 for name, f in item.items()}
         count = min(rows.values())
         if max(rows.values()) != count or not count:
@@ -36,16 +38,17 @@ class ItemSpec:
         return {name: Field((self.capacity, *f.shape[1:]), f.dtype) for name, f in item.items()}
 
     def nbytes(self, unroll: Spec, writers: int = 1) -> int:
-        """Bytes that the table allocates; the batches it returns are extra."""
+        """Return the bytes that the table allocates. The batches that it returns are not included."""
         return sum(f.nbytes for f in self.arrays(unroll).values())
 
     def build(self, unroll: Spec, writers: int, seed: int) -> ItemTable:
-        """The table of messages of this spec, whoever writes them."""
+        """Return a new table for messages of the spec ``unroll``. ``writers`` makes no difference."""
         return ItemTable(self, unroll, seed)
 
 
 class ItemTable:
-    """The table behind a channel of items (``api.Replay``). A batch is valid as long as its holder keeps it."""
+    """The table behind a channel of items (``api.Replay``). A sampled batch is a copy, valid for as long as it is
+    kept."""
 
     def __init__(self, spec: ItemSpec, item: Spec, seed: int) -> None:
         self.rows, self.capacity = spec.items_per_insert(item), spec.capacity
@@ -54,18 +57,18 @@ class ItemTable:
         self.inserted = self.sampled = self.size = 0
 
     def arrays(self) -> list[np.ndarray]:
-        """All memory that grows with the capacity."""
+        """Return all arrays whose size grows with the capacity."""
         return list(self._arrays.values())
 
     def mass(self) -> float:
-        """All items weigh the same."""
+        """Return the number of items, as all of them have weight 1."""
         return float(self.size)
 
     def add(self, unroll: Arrays, writer: int = 0, generation: int = 0) -> int:
-        """Take one message; how many rows it brought."""
+        """Add the items of one message and return their number."""
         with self._lock:
             begin = self.inserted % self.capacity
-            first = min(self.rows, self.capacity - begin)  # of those up to the end of the ring
+            first = min(self.rows, self.capacity - begin)  # the number of items that fit before the end of the ring
             for name, kept in self._arrays.items():
                 kept[begin : begin + first] = unroll[name][:first]
                 kept[: self.rows - first] = unroll[name][first:]
@@ -74,26 +77,27 @@ class ItemTable:
             return self.rows
 
     def sample(self, n: int) -> Batch:
-        """``n`` items, drawn with replacement."""
+        """Draw ``n`` items uniformly, with replacement. Raises ShoalError if the table is empty."""
         with self._lock:
             if not self.size:
                 raise ShoalError("A table of items was sampled before it held one.")
             chosen = self._rng.integers(self.size, size=n)
             self.sampled += n
             items = {name: torch.from_numpy(kept[chosen]) for name, kept in self._arrays.items()}
-            return Batch(items)  # without a size: it is no replay of what actors saw
+            return Batch(items)  # no size: importance weights do not apply to plain items
 
     def reprioritise(self, keys: np.ndarray, priorities: np.ndarray) -> None:
-        """Items have no priorities."""
+        """Do nothing, as items have no priorities."""
 
     def state(self) -> State:
-        """Everything that a restored table needs to go on identically; rows that were never used are left out."""
+        """Return everything that a restored table needs to continue identically. Items that were never written are left
+        out."""
         counts = {"inserted": self.inserted, "sampled": self.sampled}
         kept = {name: array[: self.size] for name, array in self._arrays.items()}
         return {**counts, "items": kept, "rng": self._rng.bit_generator.state}
 
     def restore(self, state: State) -> None:
-        """Go on from ``state()``. Raises ShoalError where it is of a table of another size."""
+        """Continue from ``state()``. Raises ShoalError if the saved table had another size."""
         self.inserted, self.sampled = int(state["inserted"]), int(state["sampled"])
         self.size = min(self.inserted, self.capacity)
         for name, array in self._arrays.items():

@@ -1,4 +1,4 @@
-"""How a replay table lies in memory: the columns of a stored row, and the arrays of the samplers."""
+"""The memory layout of a replay table: the columns of a stored row, and the arrays of each sampler."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ import numpy as np
 
 from shoal.api import Field, Spec, UsageError, WiringError, is_observation
 from shoal.registry import Registry
-from shoal.replay.own_sampler import OwnSampler, own_arrays
+from shoal.replay.user_sampler import UserSampler, user_arrays
 
 Arrays = dict[str, tuple[tuple[int, ...], str]]  # name -> (shape, dtype)
 
-STREAM_FIELDS = ("reward", "terminated", "truncated", "valid", "first")  # every unroll has these
+STREAM_FIELDS = ("reward", "terminated", "truncated", "valid", "first")  # every unroll has these fields
 
 
 class Options:
-    """What every kind of table is told, and allocates; the kinds are ``TableOptions`` and ``SequenceOptions``."""
+    """Base class of the options of replay tables: ``TableOptions`` and ``SequenceOptions``."""
 
     sampler: str
 
     def check(self, what: str, *whole: str, **choices: tuple[str, ...]) -> None:
-        """WiringError unless all counts, those named by ``whole`` too, are at least 1, and names one of their
-        ``choices``."""
+        """Check the options. Raises WiringError if a count (a common one or one named by ``whole``) is below 1, or if
+        an option in ``choices`` has none of the values allowed there."""
         for name in ("capacity", *whole, "n_step", "stack", "batches"):
             if getattr(self, name) < 1:
                 raise WiringError(f"{what} needs {name} >= 1, got {getattr(self, name)}.")
@@ -41,35 +41,36 @@ class Options:
                 raise WiringError(f"{what} has no {name} {getattr(self, name)!r}: expected one of {expected}.")
 
     def arrays(self, unroll: Spec, writers: int = 1) -> Arrays:
-        """Name, shape and dtype of everything the table allocates."""
+        """Return the shape and dtype of every array that the table allocates, by name."""
         raise NotImplementedError
 
     def nbytes(self, unroll: Spec, writers: int = 1) -> int:
-        """Bytes the table allocates, exactly; the batches it returns are extra."""
+        """Return the exact number of bytes that the table allocates. The batches that it returns are not included."""
         arrays = self.arrays(unroll, writers).values()
         return sum(math.prod(shape) * np.dtype(dtype).itemsize for shape, dtype in arrays)
 
     def common_arrays(self, layout: Layout, rows: int, items: int, writers: int, counters: int) -> Arrays:
-        """The data of rows, counters, the state of each stream, room for one unroll, and a sampler of ``items``."""
+        """Return the arrays that all tables have: rows, counters, the state of each stream, scratch memory for one
+        unroll, and those of a sampler of ``items``."""
         streams, unroll = (writers * layout.envs,), (layout.steps * layout.envs,)
         return {
             "rows/data": ((rows, layout.row_bytes), "uint8"),
             "counters": ((counters,), "int64"),
             "scalars": ((1,), "float64"),
             "rng": ((4,), "uint64"),
-            **each("streams", streams, dict.fromkeys(("pushed", "held", "length"), "int64")),
-            **each("streams", streams, dict.fromkeys(("known", "ended"), "uint8")),
+            **prefixed("streams", streams, dict.fromkeys(("pushed", "held", "length"), "int64")),
+            **prefixed("streams", streams, dict.fromkeys(("known", "ended"), "uint8")),
             "streams/generation": ((writers,), "int64"),
-            **each("scratch", unroll, dict.fromkeys(("reward", "q_taken", "q_max", "final_q"), "float32")),
-            **each("scratch", unroll, dict.fromkeys(("terminated", "truncated", "valid", "first"), "bool")),
-            **each("scratch", unroll, dict.fromkeys(("row_of", "final_of"), "int32")),
+            **prefixed("scratch", unroll, dict.fromkeys(("reward", "q_taken", "q_max", "final_q"), "float32")),
+            **prefixed("scratch", unroll, dict.fromkeys(("terminated", "truncated", "valid", "first"), "bool")),
+            **prefixed("scratch", unroll, dict.fromkeys(("row_of", "final_of"), "int32")),
             **{f"sampler/{name}": array for name, array in SAMPLERS.find(self.sampler).arrays(items).items()},
         }
 
 
 @dataclass(frozen=True)
 class Column:
-    """Where one field of a step lies inside a stored row."""
+    """The place of one field of a step inside a stored row."""
 
     name: str
     offset: int
@@ -80,19 +81,20 @@ class Column:
 
 @dataclass(frozen=True)
 class Layout:
-    """How unrolls of one spec become rows."""
+    """The mapping from unrolls of one spec to stored rows."""
 
     steps: int
     envs: int
     obs: tuple[Column, ...]
-    rest: tuple[Column, ...]  # action and extras, returned as they are for the item's first row
+    rest: tuple[Column, ...]  # action and extras, returned unchanged for the item's first row
     row_bytes: int
     same_step: bool
-    final_q: bool  # same_step only: ``final/q_max`` is there
+    final_q: bool  # same_step only: whether the unroll has ``final/q_max``
 
 
 def steps_and_envs(unroll: Spec) -> tuple[int, int]:
-    """Of an unroll ``[T, E]``. Raises WiringError where it is none."""
+    """Return (T, E), the steps and environments of an unroll. Raises WiringError if the spec is not that of an
+    unroll."""
     if "reward" not in unroll:
         raise WiringError("a replay table needs the fields of a stream (roles.actor.unroll_spec), it has no 'reward'")
     steps, envs = unroll["reward"].shape[:2]
@@ -100,7 +102,8 @@ def steps_and_envs(unroll: Spec) -> tuple[int, int]:
 
 
 def make_layout(unroll: Spec, given: bool) -> Layout:
-    """Check the spec of an unroll and lay out its row. ``given``: ``q_taken`` and ``q_max`` are consumed."""
+    """Check the spec of an unroll and return the layout of its rows. Raises WiringError if a field is missing or has
+    the wrong shape. ``given``: actors send priorities, so ``q_taken`` and ``q_max`` are required."""
     need = STREAM_FIELDS + (("q_taken", "q_max") if given else ())
     missing = [name for name in (*need, "action") if name not in unroll]
     names = [name for name in unroll if is_observation(name)]
@@ -138,7 +141,8 @@ def make_layout(unroll: Spec, given: bool) -> Layout:
 
 
 def tree_offsets(rows: int) -> np.ndarray:
-    """Start of each level of an 8-ary tree over ``rows`` leaves (leaves first), and the total length."""
+    """Return the offset of each level of an 8-ary tree over ``rows`` leaves, leaves first, followed by the total
+    length."""
     out, size = [0], -(-rows // 8) * 8
     while True:
         out.append(out[-1] + size)
@@ -149,17 +153,17 @@ def tree_offsets(rows: int) -> np.ndarray:
 
 
 def is_frame(column: Column) -> bool:
-    """Return whether its steps are single frames [1, H, W], of which a stack can be shown."""
+    """Return True if the column holds single frames [1, H, W], which can be stacked."""
     return len(column.shape) == 3 and column.shape[0] == 1
 
 
-def shown(column: Column, stack: int) -> tuple[int, ...]:
-    """Shape of one observation as it is sampled: of a frame, a stack of them."""
+def sampled_shape(column: Column, stack: int) -> tuple[int, ...]:
+    """Return the shape of one sampled observation. Frames [1, H, W] become stacks [stack, H, W]."""
     return (stack, *column.shape[1:]) if stack > 1 and is_frame(column) else column.shape
 
 
-def each(group: str, shape: tuple[int, ...], dtypes: Mapping[str, str]) -> Arrays:
-    """Arrays ``group/NAME`` of one shape."""
+def prefixed(group: str, shape: tuple[int, ...], dtypes: Mapping[str, str]) -> Arrays:
+    """Return arrays of one shape, named ``group/NAME``, with the given dtypes."""
     return {f"{group}/{name}": (shape, dtype) for name, dtype in dtypes.items()}
 
 
@@ -177,27 +181,30 @@ def heap_arrays(items: int) -> Arrays:
 
 @dataclass(frozen=True)
 class SamplerKind:
-    """What is known of a sampler before a table has one. arrays: name, shape and dtype of what it needs for so many
-    items; load: returns its class; weighed: whether it draws in proportion to weights, of which it tells the sum."""
+    """What a table must know about a sampler before it builds one.
+
+    arrays: returns the shape and dtype, by name, of the sampler's arrays for a number of items. load: imports the class
+    and returns it. has_mass: whether the sampler draws in proportion to weights and has ``mass()``, their sum.
+    """
 
     arrays: Callable[[int], Arrays]
     load: Callable[[], Any]
-    weighed: bool = False
+    has_mass: bool = False
 
 
-def _shoals(cls: str) -> Callable[[], Any]:
-    """Return what loads a class of ``samplers``, and with it numba."""
+def _import_class(cls: str) -> Callable[[], Any]:
+    """Return a function that imports a class of ``replay.samplers``, and with it numba."""
     return lambda: getattr(importlib.import_module("shoal.replay.samplers"), cls)
 
 
 SAMPLERS = Registry(
     "sampler",
     {
-        "uniform": SamplerKind(lambda items: {}, _shoals("Uniform"), weighed=True),
-        "proportional": SamplerKind(tree_arrays, _shoals("Proportional"), weighed=True),
-        "rank": SamplerKind(heap_arrays, _shoals("Rank")),
-        "greedy": SamplerKind(tree_arrays, _shoals("Greedy")),
+        "uniform": SamplerKind(lambda items: {}, _import_class("Uniform"), has_mass=True),
+        "proportional": SamplerKind(tree_arrays, _import_class("Proportional"), has_mass=True),
+        "rank": SamplerKind(heap_arrays, _import_class("Rank")),
+        "greedy": SamplerKind(tree_arrays, _import_class("Greedy")),
     },
     methods=("insert", "update", "remove", "draw"),
-    wrap=lambda cls: SamplerKind(partial(own_arrays, cls), lambda: partial(OwnSampler, cls), hasattr(cls, "mass")),
+    wrap=lambda cls: SamplerKind(partial(user_arrays, cls), lambda: partial(UserSampler, cls), hasattr(cls, "mass")),
 )

@@ -1,4 +1,5 @@
-"""RateLimiter: who waits for whom between the writers and the reader of a replay; ``check`` finds deadlocks early."""
+"""The rate limiter of a replay: it holds back whichever of writers and reader is ahead. ``check`` rejects ratios that
+would deadlock."""
 
 from __future__ import annotations
 
@@ -6,14 +7,16 @@ from dataclasses import dataclass
 
 from shoal.api import WiringError
 
-ROUNDING = 1e-12  # of a count of samples: without, both sides may wait where they should just meet
+ROUNDING = 1e-12  # tolerance in samples; without it, rounding could block both sides where their limits meet
 
 
 @dataclass(frozen=True)
 class Ratio:
-    """Ratio of sampled to inserted items (samples per insert, as in Reverb). Sampling waits for ``min_size`` items, and
-    afterwards keeps ``|samples_per_insert * (inserted - min_size) - sampled| <= slack`` by holding back whichever side
-    is ahead; ``slack`` is in samples. None: neither side ever waits for the other.
+    """Ratio of sampled to inserted items (samples per insert, as in Reverb).
+
+    Sampling waits for ``min_size`` items. Then ``|samples_per_insert * (inserted - min_size) - sampled| <= slack`` is
+    maintained by holding back whichever side is ahead. ``slack`` is counted in samples. If ``samples_per_insert`` is
+    None, neither side ever waits for the other.
     """
 
     min_size: int = 1
@@ -22,10 +25,11 @@ class Ratio:
 
 
 class RateLimiter:
-    """Decides for one channel; ``items_per_insert`` is how many items one insertion may bring.
+    """Decides whether one channel may insert or sample now. ``items_per_insert`` is the largest number of items of one
+    insertion.
 
-    Counts are items since the start. An insertion after which there are no more than ``min_size`` items is always
-    allowed (as in Reverb: Cassirer et al. 2021), as the slack is no less than 0.
+    Counts are items since the start. An insertion that leaves at most ``min_size`` items is always allowed, as in
+    Reverb (Cassirer et al. 2021), because the slack is never negative.
     """
 
     def __init__(self, ratio: Ratio, items_per_insert: int = 1):
@@ -50,17 +54,18 @@ class RateLimiter:
         return self.ratio.slack + ROUNDING * (1 + sampled)
 
     def samples_per_insert(self, inserted: int, sampled: int) -> float | None:
-        """Return the ratio so far; None before more than ``min_size`` items."""
+        """Return the ratio of samples to inserts so far, or None until there are more than ``min_size`` items."""
         beyond = inserted - self.ratio.min_size
         return sampled / beyond if beyond > 0 else None
 
 
 def check(ratio: Ratio, batch: int, items_per_insert: int, capacity: int | None = None) -> None:
-    """WiringError if a run with this ratio could come to a stand: both sides waiting for each other.
+    """Raise WiringError if a run with this ratio could deadlock, with writers and reader waiting for each other.
 
-    Sampling waits while ``d < batch - slack`` and inserting while ``d > slack - samples_per_insert * items``, where
-    ``d = samples_per_insert * (inserted - min_size) - sampled``; some d does both unless the two meet. At the start,
-    one item short of ``min_size``, an insertion may bring all of its items but one beyond it.
+    Let ``d = samples_per_insert * (inserted - min_size) - sampled``. Sampling waits while ``d < batch - slack``, and
+    inserting waits while ``d > slack - samples_per_insert * items``. If the first bound is above the second, some d
+    blocks both sides. At the start, one item short of ``min_size``, an insertion may bring all of its items but one
+    beyond ``min_size``.
     """
     if batch < 1 or ratio.min_size < 1:
         raise WiringError(f"a replay needs a batch and a min_size of at least 1, got {batch} and {ratio.min_size}")

@@ -1,6 +1,6 @@
-"""TableOptions: plain data that says what a replay table of n-step transitions holds and how big it is.
+"""TableOptions: the contents and the size of a replay table of n-step transitions, as plain data.
 
-Nothing here imports numba: drawing a program and counting its bytes stays instant.
+This module does not import numba, so that drawing a program and counting its bytes stay instant.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from shoal.replay.layout import (
     Arrays,
     Layout,
     Options,
-    each,
     make_layout,
-    shown,
+    prefixed,
+    sampled_shape,
     steps_and_envs,
     tree_arrays,
 )
@@ -28,27 +28,27 @@ ROW = {
 
 @dataclass(frozen=True)
 class TableOptions(Options):
-    """A replay table of n-step transitions cut from streams of steps.
+    """Options of a replay table of n-step transitions that are cut from streams of steps.
 
-    Observations are stored once per step: neither once per stack nor again as next observation. With ``stack``
-    > 1 every observation leaf of shape ``[T, E, 1, H, W]`` is stacked to ``[B, stack, H, W]`` when sampled.
+    Each observation is stored once per step, neither once per stack nor again as the next observation. With ``stack`` >
+    1, every observation of shape ``[T, E, 1, H, W]`` is stacked to ``[B, stack, H, W]`` when it is sampled.
 
     capacity: items (transitions). The table holds at most this many after each eviction.
-    sampler: which items a batch is made of: ``uniform``, ``proportional``, ``rank``, ``greedy``, or a class of
-        one's own by ``MODULE:CLASS`` (``sampler.Sampler``).
-    alpha, eps: a priority is ``|delta| + eps``; it is sampled with weight ``priority ** alpha`` (rank: with
-        ``rank ** -alpha``). The power is taken when the priority is written.
-    initial: priority of a new item: ``max`` (the largest of late) or ``given`` (the actor's own n-step TD error,
-        from the per-step fields ``q_taken`` and ``q_max``).
+    sampler: ``uniform``, ``proportional``, ``rank``, ``greedy``, or ``MODULE:CLASS``, a class of your own
+        (``sampler.Sampler``).
+    alpha, eps: a priority is ``|delta| + eps``; an item is sampled with weight ``priority ** alpha`` (rank: ``rank **
+        -alpha``). The power is taken when the priority is written.
+    initial: priority of a new item: ``max`` (the largest recent priority) or ``given`` (the actor's own n-step TD
+        error, from the per-step fields ``q_taken`` and ``q_max``).
     evict: ``fifo``, or ``proportional``: surplus items are drawn with weight ``priority ** alpha_evict``.
-    evict_every: items inserted between two evictions, which is also how far the capacity may be exceeded (plus one
-        unroll); 0 evicts at every ``add``. ``Table.evict`` does it at once.
+    evict_every: items inserted between two evictions. The capacity may be exceeded by as many, plus one unroll. 0
+        evicts at every ``add``. ``Table.evict`` evicts at once.
     batches: how many batches of one size stay valid at a time (2 for a reader that fetches one ahead).
 
-    Memory is rows, one per step, allocated for ``capacity`` items, the slack above, the open windows of all streams,
-    and 1/64 (1/8 where a row is at most 1 KB) for steps that are no item (reset rows, final observations); twice
-    ``capacity`` with proportional eviction, where the two observations of an item may each be kept for it alone.
-    When rows run out, because episodes are very short, items are evicted early: adding never fails.
+    Memory is allocated as rows, one per step: for ``capacity`` items, for the slack above, for the open windows of all
+    streams, and 1/64 more (1/8 if a row has at most 1 KB) for steps that are no item (reset rows, final observations).
+    Proportional eviction needs twice ``capacity``, because both observations of an item may be kept for that item
+    alone. When rows run out because episodes are very short, items are evicted early, so that adding never fails.
     """
 
     capacity: int
@@ -76,22 +76,22 @@ class TableOptions(Options):
         return make_layout(unroll, self.initial == "given")
 
     def items_per_insert(self, unroll: Spec) -> int:
-        """Transitions that one unroll brings."""
+        """Return the number of transitions that one unroll brings."""
         steps, envs = steps_and_envs(unroll)
         return steps * envs
 
     def batch(self, unroll: Spec, items: int) -> Spec:
-        """The fields of so many sampled items, joined along their first axis."""
+        """Return the fields of a batch of ``items`` sampled transitions, [items, ...] each."""
         layout = self.layout(unroll)
         out: dict[str, Field] = {}
         for column in layout.obs:
-            shape = (items, *shown(column, self.stack))
+            shape = (items, *sampled_shape(column, self.stack))
             out |= {name: Field(shape, column.dtype, axis=0) for name in (column.name, f"next/{column.name}")}
         out |= {column.name: Field((items, *column.shape), column.dtype, axis=0) for column in layout.rest}
         return out | {name: Field((items,), axis=0) for name in ("reward", "discount")}
 
     def rows(self, layout: Layout, writers: int) -> int:
-        """Rows allocated; see the class docstring."""
+        """Return the number of allocated rows; see the class docstring."""
         streams = writers * layout.envs
         items = self.capacity * (2 if self.evict == "proportional" else 1)
         unroll = layout.steps * layout.envs * (2 if layout.same_step else 1)
@@ -102,14 +102,14 @@ class TableOptions(Options):
         return rows
 
     def arrays(self, unroll: Spec, writers: int = 1) -> Arrays:
-        """Name, shape and dtype of everything the table allocates."""
+        """Return the shape and dtype of every array that the table allocates, by name."""
         layout = self.layout(unroll)
         rows, streams, chunk = self.rows(layout, writers), writers * layout.envs, layout.steps * layout.envs
         hold, news = self.n_step + self.stack, chunk + layout.envs * self.n_step
         out = self.common_arrays(layout, rows, rows, writers, counters=8)
-        out |= each("rows", (rows,), ROW)
-        out |= each("streams", (streams, hold), {"hold": "int32", "reward": "float32", "q": "float32"})
-        out |= each("scratch", (news,), {"new_rows": "int32", "new_deltas": "float32"})
+        out |= prefixed("rows", (rows,), ROW)
+        out |= prefixed("streams", (streams, hold), {"hold": "int32", "reward": "float32", "q": "float32"})
+        out |= prefixed("scratch", (news,), {"new_rows": "int32", "new_deltas": "float32"})
         out["scratch/victims"] = ((rows,), "int32")
         if self.evict == "proportional":
             for name, array in tree_arrays(rows).items():

@@ -1,10 +1,10 @@
-"""Compiled parts of the replay table: rows, the links between them, and items.
+"""Compiled parts of the replay table of transitions: rows, the links between them, and items.
 
-A row is one step of one stream; ``previous`` links it to the step before, ``depth`` says how many of those links a
-stack may follow. An item is named by its first row; it holds a reference on every row its two observations show.
-A stream holds one on its last ``n_step + stack`` rows. A row without references is free. None of these
-functions makes an array (``jit``). Those that call each other stay in this file, because numba's disk cache watches
-only the file of the outer function.
+A row is one step of one stream. ``previous`` links it to the step before, and ``depth`` is the number of links that a
+frame stack may follow. An item is identified by its first row and holds a reference to every row of its two
+observations. A stream holds a reference to its last ``n_step + stack`` rows. A row without references is free. None of
+these functions allocates an array (see ``jit``). Functions that call each other stay in this file, because numba's disk
+cache watches only the file of the outer function.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import numpy as np
 
 from shoal.jit import jit
 
-HEAD, SIZE, FREE_HEAD, FREE, INSERTED, SAMPLED, EVICTED, ALLOCATED = range(8)  # of ``counters``
-TERMINATED, TRUNCATED = 1, 2  # of ``Streams.ended``
+HEAD, SIZE, FREE_HEAD, FREE, INSERTED, SAMPLED, EVICTED, ALLOCATED = range(8)  # indices of ``counters``
+TERMINATED, TRUNCATED = 1, 2  # values of ``Streams.ended``
 
 
 class Rows(NamedTuple):
-    """Arrays over all rows."""
+    """Arrays with one element for each row. Those marked "item" describe the item that begins at the row."""
 
     previous: np.ndarray
     depth: np.ndarray
@@ -28,28 +28,28 @@ class Rows(NamedTuple):
     end: np.ndarray  # item: row of its next observation
     reward: np.ndarray  # item: discounted sum over its window
     discount: np.ndarray  # item: product of discounts
-    key: np.ndarray  # item: serial * rows + row; -1 is no item
+    key: np.ndarray  # item: serial * rows + row; -1 if the row begins no item
     priority: np.ndarray  # item: |delta| + eps
-    position: np.ndarray  # item: its place in ``order``
-    order: np.ndarray  # ring of the live items
+    position: np.ndarray  # item: its index in ``order``
+    order: np.ndarray  # ring of the first rows of live items
     free: np.ndarray  # ring of the free rows
 
 
 class Streams(NamedTuple):
-    """Arrays over all streams (writer, column)."""
+    """Arrays with one element for each stream, a (writer, environment) pair."""
 
-    hold: np.ndarray  # [S, H] ring of the last rows
-    reward: np.ndarray  # [S, H] their rewards
-    q: np.ndarray  # [S, H] their q_taken
+    hold: np.ndarray  # [S, H] ring of each stream's last rows
+    reward: np.ndarray  # [S, H] rewards of these rows
+    q: np.ndarray  # [S, H] q_taken of these rows
     pushed: np.ndarray  # rows ever written to the ring
     held: np.ndarray  # rows in the ring now
-    length: np.ndarray  # rows since the stream's episode began, or since its gap
-    known: np.ndarray  # whether it began with an episode
-    ended: np.ndarray  # how the last row ended, 0: it did not
+    length: np.ndarray  # rows since the stream's episode, or a gap, began
+    known: np.ndarray  # whether the rows reach back to the start of the episode
+    ended: np.ndarray  # TERMINATED or TRUNCATED if the last row ended an episode, else 0
 
 
 class Unroll(NamedTuple):
-    """Per-step fields of one unroll, [T * E]."""
+    """Per-step fields of one unroll, [T * E] each."""
 
     reward: np.ndarray
     terminated: np.ndarray
@@ -63,7 +63,7 @@ class Unroll(NamedTuple):
 
 @jit
 def _reference(rows: Rows, row: int, change: int, counters: np.ndarray) -> None:
-    """Add ``change`` to the references of every row that the stack at ``row`` shows."""
+    """Add ``change`` to the reference count of every row in the frame stack at ``row``."""
     for _ in range(rows.depth[row] + 1):
         before = rows.previous[row]
         rows.refs[row] += change
@@ -83,7 +83,7 @@ def _release(rows: Rows, row: int, counters: np.ndarray) -> None:
 
 @jit
 def _close(rows: Rows, streams: Streams, s: int, counters: np.ndarray) -> None:
-    """Forget the open window of a stream."""
+    """Drop the open window of a stream."""
     width = streams.hold.shape[1]
     for i in range(streams.held[s]):
         _release(rows, streams.hold[s, (streams.pushed[s] - 1 - i) % width], counters)
@@ -98,13 +98,15 @@ def close_streams(rows: Rows, streams: Streams, begin: int, end: int, counters: 
 
 @jit
 def _append(rows: Rows, streams: Streams, s: int, counters: np.ndarray, stack: int) -> int:
-    """A free row becomes the next of stream ``s``; the oldest one it held may go."""
+    """Take a free row as the next of stream ``s``, release the oldest one that it holds if its ring is full, and return
+    the new row."""
     row = rows.free[counters[FREE_HEAD]]
     counters[FREE_HEAD] = (counters[FREE_HEAD] + 1) % len(rows.free)
     counters[FREE] -= 1
     counters[ALLOCATED] += 1
     width, pushed = streams.hold.shape[1], streams.pushed[s]
-    rows.previous[row] = streams.hold[s, (pushed - 1) % width]  # of a stream's first row nobody follows it
+    # meaningless for a stream's first row, where no link is followed
+    rows.previous[row] = streams.hold[s, (pushed - 1) % width]
     if streams.held[s] == width:
         _release(rows, streams.hold[s, pushed % width], counters)
     else:
@@ -121,9 +123,9 @@ def _item(
     rows: Rows, streams: Streams, s: int, steps: int, end: int, how: int, gamma: float, q_end: float, stack: int,
     counters: np.ndarray, new_rows: np.ndarray, new_deltas: np.ndarray, at: int,
 ) -> int:  # fmt: skip
-    """Make the item whose window of ``steps`` rewards ends at row ``end``, the newest of the stream: its row
-    and its TD error by the actor's own values go to place ``at``. Returns the next place, or ``at`` if part of its
-    stack is missing."""
+    """Make the item whose window of ``steps`` rewards ends at row ``end``, the newest of the stream. Write its row and
+    its TD error by the actor's own values to index ``at``. Return the next index, or ``at`` if the item's frame stack
+    is incomplete."""
     width, newest = streams.hold.shape[1], streams.pushed[s] - 1
     if not streams.known[s] and streams.length[s] - steps < stack - 1:
         return at
@@ -158,8 +160,8 @@ def ingest(
     n_step: int, gamma: float, stack: int, same_step: bool, row_of: np.ndarray, final_of: np.ndarray,
     new_rows: np.ndarray, new_deltas: np.ndarray,
 ) -> int:  # fmt: skip
-    """Link one unroll into its streams and make the items it completes; returns how many. ``row_of`` and ``final_of``
-    say in which row each step and each final observation belongs (-1: nowhere)."""
+    """Link one unroll into its streams, make the items that it completes, and return their number. ``row_of`` and
+    ``final_of`` receive the row of each step and of each final observation (-1: not stored)."""
     count = 0
     width = streams.hold.shape[1]
     for e in range(envs):
@@ -168,7 +170,7 @@ def ingest(
             i = t * envs + e
             row_of[i] = final_of[i] = -1
             ended = streams.ended[s]
-            if ended and not unroll.valid[i] and not unroll.first[i]:  # the true final observation
+            if ended and not unroll.valid[i] and not unroll.first[i]:  # the episode's final observation
                 row = _append(rows, streams, s, counters, stack)
                 row_of[i] = row
                 for k in range(min(n_step, streams.length[s]), 0, -1):
@@ -178,7 +180,7 @@ def ingest(
                     )  # fmt: skip
                 _close(rows, streams, s, counters)
                 continue
-            if ended or unroll.first[i] or not unroll.valid[i]:  # a gap: windows stay incomplete
+            if ended or unroll.first[i] or not unroll.valid[i]:  # after a gap, windows stay incomplete
                 _close(rows, streams, s, counters)
             if not unroll.valid[i]:
                 continue
@@ -217,7 +219,7 @@ def oldest(order: np.ndarray, counters: np.ndarray, victims: np.ndarray) -> None
 
 @jit
 def remove(rows: Rows, victims: np.ndarray, counters: np.ndarray) -> None:
-    """End these items. The oldest leaves ``order`` at its head, any other trades places with the newest."""
+    """Remove these items. The oldest leaves the head of ``order``; any other is first swapped with the newest."""
     for row in victims:
         at, newest = rows.position[row], (counters[HEAD] + counters[SIZE] - 1) % len(rows.order)
         if at == counters[HEAD]:
@@ -243,8 +245,8 @@ def resolve(
     out: np.ndarray,
     values: np.ndarray,
 ) -> tuple[int, float]:
-    """Write the priorities of keys that are still live. Their rows and priorities, how many they are, and the largest
-    of them, come back."""
+    """Write the new priorities of keys that are still live. Fill ``out`` and ``values`` with their rows and priorities,
+    and return how many there are and the largest of them."""
     count, top = 0, np.float32(0.0)
     for i in range(len(keys)):
         row = keys[i] % len(key)

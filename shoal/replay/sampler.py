@@ -1,4 +1,4 @@
-"""What every sampler of a replay is: the base class of Shoal's and of the user's own."""
+"""Sampler: the base class of all replay samplers, Shoal's and the user's."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ class Sampler:
     """Base class of samplers, which choose a replay's items for a batch. Your own subclass implements ``draw`` and is
     named by ``sampler="MODULE:CLASS"``. It keeps its state in its arrays, which checkpoints contain.
 
-    arrays: those named by ``arrays(items)``, all 0. order, counters: the table's ring of live rows, see ``live_rows``.
-    rng: four uint64, the state of the table's generator. alpha: the exponent of the priorities.
+    arrays: those that ``arrays(items)`` asked for, initially zero. order, counters: the table's ring of live rows, see
+    ``live_rows``. rng: four uint64, the state of the table's generator. alpha: the exponent of the priorities.
 
-    A sampler that draws in proportion to weights may tell their sum, ``mass()``: a replay in shards needs it.
+    A sampler that draws in proportion to weights may define ``mass()``, which returns their sum. A sharded replay needs
+    it.
     """
 
     def __init__(self, arrays: Arrays, order: np.ndarray, counters: np.ndarray, rng: np.ndarray, alpha: float) -> None:
@@ -42,7 +43,7 @@ class Sampler:
         """Fill rows [N], int32, with live items, and probs [N], float64, with their probabilities."""
 
     def check_valid(self) -> tuple[bool, str]:
-        """Return whether what it remembers agrees with the table, and if not, why."""
+        """Return (True, "") if the sampler's state agrees with the table, else (False, reason)."""
         return True, ""
 
     def rehearse(self) -> None:
@@ -50,6 +51,6 @@ class Sampler:
 
 
 def live_rows(order: np.ndarray, counters: np.ndarray) -> np.ndarray:
-    """Return the rows of the live items, oldest first while eviction is fifo."""
+    """Return the rows of the live items, oldest first if eviction is fifo."""
     out: np.ndarray = order[(counters[0] + np.arange(counters[1])) % len(order)]
     return out

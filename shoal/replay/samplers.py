@@ -1,7 +1,7 @@
-"""Samplers: which live items a batch is made of. The table tells each of them about its rows.
+"""Shoal's samplers: they choose the live items of a batch.
 
-``probs`` are the probabilities of the law a batch is drawn from: their sum over the live items is 1, except for the
-greedy sampler, which has no law (1 for what it returns).
+``probs`` are probabilities of the distribution that a batch is drawn from, which sum to 1 over the live items. The
+greedy sampler is deterministic and returns 1 for each item.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from shoal.replay.sampler import Arrays, Sampler, live_rows as live_rows
 
 
 class Uniform(Sampler):
-    """Every live item alike, with replacement."""
+    """Draws live items uniformly, with replacement."""
 
     def draw(self, rows: np.ndarray, probs: np.ndarray) -> None:
         sampling_kernels.uniform_draw(self.order, self.counters, self.rng, rows, probs)
@@ -28,7 +28,7 @@ class Uniform(Sampler):
 
 
 class _Tree(Sampler):
-    """An 8-ary tree over all rows, in ``arrays`` ``tree`` and ``offsets``."""
+    """Base class of samplers with an 8-ary tree over all rows, in the arrays ``tree`` and ``offsets``."""
 
     largest = False
     arrays = staticmethod(tree_arrays)
@@ -62,7 +62,8 @@ class _Tree(Sampler):
 
 
 class Proportional(_Tree):
-    """P(i) = p_i ** alpha / sum, from a sum tree; one draw in each of n equal parts of the total."""
+    """Draws items with P(i) = p_i ** alpha / sum from a sum tree, stratified: one draw in each of n equal parts of the
+    total (Schaul et al. 2016, section 3.3)."""
 
     def draw(self, rows: np.ndarray, probs: np.ndarray) -> None:
         sampling_kernels.tree_draw(self.tree, self.offsets, self.rng, rows, probs)
@@ -71,12 +72,12 @@ class Proportional(_Tree):
         return float(self.tree[self.offsets[-2] : self.offsets[-1]].sum())
 
     def take(self, rows: np.ndarray) -> None:
-        """Draw without replacement, and forget what was drawn (for eviction)."""
+        """Draw items without replacement and remove them from the tree (for eviction)."""
         sampling_kernels.tree_take(self.tree, self.offsets, self.rng, rows)
 
 
 class Greedy(_Tree):
-    """The items of largest priority, largest first, from a tree of maxima."""
+    """Returns the items of largest priority, largest first, from a max tree."""
 
     largest = True
 
@@ -87,9 +88,10 @@ class Greedy(_Tree):
 
 
 class Rank(Sampler):
-    """P(i) = rank(i) ** -alpha / sum, rank 1 the largest priority; one draw in each of n segments of equal mass.
+    """Draws items with P(i) = rank(i) ** -alpha / sum, where rank 1 is the largest priority, stratified: one draw in
+    each of n segments of equal mass (Schaul et al. 2016, section 3.3).
 
-    The rank is the place in a binary heap, which is sorted anew after as many changes as it has places.
+    The rank is the index in a binary heap. The heap is sorted again after as many changes as it has entries.
     """
 
     arrays = staticmethod(heap_arrays)
@@ -97,7 +99,7 @@ class Rank(Sampler):
     def __init__(self, arrays: Arrays, order: np.ndarray, counters: np.ndarray, rng: np.ndarray, alpha: float):
         self.heap, self.where, self.weight = arrays["heap"], arrays["where"], arrays["weight"]
         self.order, self.counters, self.rng, self.counts = order, counters, rng, arrays["counts"]
-        self.cumulative = np.zeros(len(self.heap) + 1)  # not saved: a table that is restored may have another alpha
+        self.cumulative = np.zeros(len(self.heap) + 1)  # not saved, as a restored table may have another alpha
         self.cumulative[1:] = np.cumsum(np.arange(1, len(self.cumulative), dtype=np.float64) ** -alpha)
 
     def insert(self, rows: np.ndarray, priorities: np.ndarray) -> None:

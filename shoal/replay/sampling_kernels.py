@@ -1,8 +1,8 @@
-"""Compiled parts of the samplers: random numbers, 8-ary sum and max trees, a binary heap with positions.
+"""Compiled parts of the samplers: random numbers, 8-ary sum and max trees, and a binary heap with positions.
 
-A tree is one float64 array, its levels one after the other (``offsets``, leaves first, the top level has 8 nodes):
-the 8 children of a node share a cache line. Functions that call each other stay in this file, because numba's disk
-cache watches only the file of the outer function.
+A tree is one float64 array that holds its levels one after the other (at ``offsets``), leaves first; the top level has
+8 nodes. The 8 children of a node share a cache line. Functions that call each other stay in this file, because numba's
+disk cache watches only the file of the outer function.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from shoal.jit import jit, jit_allocating
 
 @jit
 def _next(rng: np.ndarray) -> np.uint64:
-    """xoshiro256++ (Blackman and Vigna 2019): the next 64 random bits."""
+    """Return the next 64 random bits of xoshiro256++ (Blackman and Vigna 2019)."""
     a, b, c, d = rng[0], rng[1], rng[2], rng[3]
     t = a + d
     out = ((t << np.uint64(23)) | (t >> np.uint64(41))) + a
@@ -31,13 +31,13 @@ def _next(rng: np.ndarray) -> np.uint64:
 
 @jit
 def _random(rng: np.ndarray) -> float:
-    """Uniform in [0, 1)."""
+    """Return a random number, uniform in [0, 1)."""
     return float((_next(rng) >> np.uint64(11)) * 2.0**-53)
 
 
 @jit
 def _node(tree: np.ndarray, base: int, largest: bool) -> float:
-    """Sum, or maximum, of the 8 nodes from ``base``."""
+    """Return the sum, or the maximum, of the 8 nodes from index ``base``."""
     if largest:
         top = tree[base]
         for j in range(1, 8):
@@ -49,7 +49,8 @@ def _node(tree: np.ndarray, base: int, largest: bool) -> float:
 
 @jit
 def _repair(tree: np.ndarray, offsets: np.ndarray, rows: np.ndarray, largest: bool) -> None:
-    """Recompute every node above the leaves ``rows``, level by level: nothing drifts."""
+    """Recompute every node above the leaves ``rows``, level by level. Sums are never updated by differences, so
+    rounding errors do not accumulate."""
     for level in range(1, len(offsets) - 1):
         below, here, shift = offsets[level - 1], offsets[level], 3 * level
         seen = -1
@@ -64,7 +65,8 @@ def _repair(tree: np.ndarray, offsets: np.ndarray, rows: np.ndarray, largest: bo
 def tree_set(
     tree: np.ndarray, offsets: np.ndarray, rows: np.ndarray, priorities: np.ndarray, alpha: float, largest: bool
 ) -> None:
-    """Leaf weight = priority ** alpha (largest: the priority itself); a later duplicate wins."""
+    """Set leaf weights to priority ** alpha (``largest``: to the priority). The last of several values for a row
+    counts."""
     for i in range(len(rows)):
         tree[rows[i]] = priorities[i] if largest else np.float64(priorities[i]) ** alpha
     _repair(tree, offsets, rows, largest)
@@ -79,20 +81,20 @@ def tree_clear(tree: np.ndarray, offsets: np.ndarray, rows: np.ndarray, largest:
 
 @jit
 def _descend(tree: np.ndarray, offsets: np.ndarray, draws: np.ndarray, rows: np.ndarray) -> None:
-    """``rows`` become the leaves at cumulative weights ``draws``, which are used up; rounding never ends in a leaf of
-    weight 0. All draws go down together, without branches: their waits for memory overlap."""
+    """Set ``rows`` to the leaves at cumulative weights ``draws``, which are overwritten. Rounding never ends in a leaf
+    of weight 0. All draws descend together and without branches, so that their memory accesses overlap."""
     rows[:] = 0
     for level in range(len(offsets) - 2, -1, -1):
         here = offsets[level]
         for i in range(len(rows)):
             base, draw = here + 8 * np.int64(rows[i]), draws[i]
             child, before, upto = 0, 0.0, 0.0
-            for j in range(7):  # the count of sums up to ``draw`` is the child
+            for j in range(7):  # the number of partial sums up to ``draw`` is the child's index
                 upto += tree[base + j]
                 child += draw >= upto
                 before = upto if draw >= upto else before
             draw -= before
-            if draw >= tree[base + child]:  # rounding: the last child with weight
+            if draw >= tree[base + child]:  # after rounding, take the last child with weight
                 while tree[base + child] <= 0.0:
                     child -= 1
                 draw = tree[base + child] * (1.0 - 2.0**-52)
@@ -101,7 +103,7 @@ def _descend(tree: np.ndarray, offsets: np.ndarray, draws: np.ndarray, rows: np.
 
 @jit_allocating
 def tree_draw(tree: np.ndarray, offsets: np.ndarray, rng: np.ndarray, rows: np.ndarray, probs: np.ndarray) -> float:
-    """Stratified: one draw in each of ``len(rows)`` equal parts of the total, which it returns."""
+    """Draw stratified, one row in each of ``len(rows)`` equal parts of the total weight, and return that total."""
     n = len(rows)
     total = _node(tree, offsets[-2], False)
     draws = np.empty(n, np.float64)
@@ -115,7 +117,7 @@ def tree_draw(tree: np.ndarray, offsets: np.ndarray, rng: np.ndarray, rows: np.n
 
 @jit_allocating
 def tree_take(tree: np.ndarray, offsets: np.ndarray, rng: np.ndarray, rows: np.ndarray) -> None:
-    """Draw without replacement: each drawn leaf is cleared."""
+    """Draw without replacement, clearing each drawn leaf."""
     draw = np.empty(1, np.float64)
     for i in range(len(rows)):
         total = _node(tree, offsets[-2], False)
@@ -127,7 +129,8 @@ def tree_take(tree: np.ndarray, offsets: np.ndarray, rng: np.ndarray, rows: np.n
 
 @jit
 def tree_top(tree: np.ndarray, offsets: np.ndarray, size: int, rows: np.ndarray, saved: np.ndarray) -> None:
-    """The ``len(rows)`` largest leaves, largest first, from the beginning again after ``size`` of them."""
+    """Return the ``len(rows)`` largest leaves, largest first; if there are only ``size``, start again from the
+    largest."""
     count = min(size, len(rows))
     for i in range(count):
         node = 0
@@ -150,7 +153,7 @@ def tree_top(tree: np.ndarray, offsets: np.ndarray, size: int, rows: np.ndarray,
 
 @jit
 def uniform_draw(order: np.ndarray, counters: np.ndarray, rng: np.ndarray, rows: np.ndarray, probs: np.ndarray) -> None:
-    """With replacement from the live items; ``counters`` starts with [head, size] of ``order``."""
+    """Draw uniformly from the live items, with replacement. ``counters`` starts with [head, size] of ``order``."""
     head, size = counters[0], counters[1]
     for i in range(len(rows)):
         at = head + min(size - 1, np.int64(_random(rng) * size))
@@ -202,7 +205,7 @@ def heap_set(
     priorities: np.ndarray,
     new: bool,
 ) -> None:
-    """Insert (``new``) or move rows; ``counts`` is [size, changes since the last sort]."""
+    """Insert (``new``) or move rows. ``counts`` is [size, changes since the last sort]."""
     for i in range(len(rows)):
         row = rows[i]
         if new:
@@ -228,7 +231,7 @@ def heap_clear(heap: np.ndarray, where: np.ndarray, weight: np.ndarray, counts: 
 
 @jit_allocating
 def heap_sort(heap: np.ndarray, where: np.ndarray, weight: np.ndarray, counts: np.ndarray) -> None:
-    """Sort the heap, largest first: a sorted array is a heap, and its positions are exact ranks."""
+    """Sort the heap, largest first. A sorted array is a heap whose indices are exact ranks."""
     size = counts[0]
     key = np.empty(size, np.float32)
     for i in range(size):
@@ -249,12 +252,12 @@ def heap_draw(
     rows: np.ndarray,
     probs: np.ndarray,
 ) -> None:
-    """One draw in each of ``len(rows)`` segments of equal mass; ``mass[r]`` is the mass of the ranks up to r."""
+    """Draw one row in each of ``len(rows)`` segments of equal mass. ``mass[r]`` is the mass of the ranks up to r."""
     size, n = counts[0], len(rows)
     total = mass[size]
     for i in range(n):
         draw = (i + _random(rng)) * (total / n)
-        low, high = 0, size - 1  # the first rank (from 0) with mass[rank + 1] > draw
+        low, high = 0, size - 1  # find the first rank (from 0) with mass[rank + 1] > draw
         while low < high:
             middle = (low + high) >> 1
             if mass[middle + 1] > draw:

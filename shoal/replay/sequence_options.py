@@ -1,6 +1,6 @@
-"""SequenceOptions: plain data that says what a replay table of sequences holds and how big it is.
+"""SequenceOptions: the contents and the size of a replay table of sequences, as plain data.
 
-Nothing here imports numba: drawing a program and counting its bytes stays instant.
+This module does not import numba, so that drawing a program and counting its bytes stay instant.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from shoal.api import Field, Spec, WiringError
-from shoal.replay.layout import Arrays, Layout, Options, each, make_layout, shown, steps_and_envs
+from shoal.replay.layout import Arrays, Layout, Options, make_layout, prefixed, sampled_shape, steps_and_envs
 from shoal.words import counted
 
 STATE = "state/"
@@ -26,34 +26,36 @@ ITEM = {
 
 @dataclass(frozen=True)
 class SequenceOptions(Options):
-    """A replay table of overlapping sequences cut from streams of steps, for recurrent learners (R2D2).
+    """Options of a replay table of overlapping sequences cut from streams of steps, for recurrent learners (R2D2).
 
-    Every ``stride`` steps of an episode, from its first, a sequence of ``length`` steps to learn from begins; the last
-    one of an episode is shorter where the episode ends. Before these steps lie as many of the ``burn_in`` steps as the
-    episode has there; after them one more observation, the next one or the episode's true last. A sequence never
+    A new sequence of ``length`` steps to learn from begins every ``stride`` steps of an episode, from its first step
+    on. The last one of an episode may be shorter. Before these steps come up to ``burn_in`` steps, as many as the
+    episode has there. After them comes one more observation, the next one or the episode's final one. A sequence never
     crosses the end of an episode, every step of an episode is learned from, and each frame is stored once however many
-    sequences show it.
+    sequences contain it.
 
     A batch is time-major: ``L = burn_in + length + 1`` rows of observations, actions and extras ``[L, B, ...]``. The
-    steps to learn from begin at row ``burn_in``; a sequence with fewer steps before them is padded in front, one that
-    ends early is padded behind, with rows of its own. ``valid`` bool ``[L, B]`` is True for steps, False for padding
-    and the last observation; ``first`` ``[L, B]`` marks an episode's first observation, ``terminated`` ``[L, B]`` the
-    step that ended it; ``reward`` is 0 in rows that are not valid.
+    steps to learn from begin at row ``burn_in``. A sequence with fewer steps before them is padded in front, one that
+    ends early is padded behind, with copies of its own rows. ``valid`` bool ``[L, B]`` is True for steps, False for
+    padding and the last observation; ``first`` ``[L, B]`` marks an episode's first observation, ``terminated`` ``[L,
+    B]`` the step that ended it; ``reward`` is 0 in rows that are not valid.
 
-    Recurrent states: a field ``state/NAME`` ``[T, E, ...]`` of the stream is the state before each step. Of a sequence
-    the table keeps the one before its first row (``state/NAME`` ``[B, ...]``; zero where an episode begins) and, with
-    ``probes``, those before the first and the last step that is learned from (``probe/first/NAME``,
-    ``probe/last/NAME``; the last only of a sequence of full length).
+    Recurrent states: a field ``state/NAME`` ``[T, E, ...]`` of the stream is the state before each step. For each
+    sequence the table keeps the state before its first row (``state/NAME`` ``[B, ...]``; zero where an episode begins)
+    and, with ``probes``, the states before the first and the last step that is learned from (``probe/first/NAME``,
+    ``probe/last/NAME``; the last one only if the sequence has full length).
 
-    capacity: sequences. The table holds at most this many after each insertion; the oldest go first.
-    alpha, eps: a priority is ``p + eps``; it is sampled with weight ``priority ** alpha``.
-    initial: priority of a new sequence: ``max`` (the largest of late) or ``given``: p is ``eta * max + (1 - eta) *
-        mean`` of the actor's own absolute n-step TD errors over the steps that are learned from, worked out from
-        ``q_taken`` and ``q_max`` with ``n_step``, ``gamma`` and, unless it is None, the value rescaling of ``rescale``.
+    capacity: sequences. The table holds at most this many after each insertion; the oldest are evicted first.
+    alpha, eps: a priority is ``p + eps``; a sequence is sampled with weight ``priority ** alpha``.
+    initial: priority of a new sequence: ``max`` (the largest recent priority) or ``given``: p is ``eta * max + (1 -
+        eta) * mean`` of the actor's own absolute n-step TD errors over the steps that are learned from (Kapturowski et
+        al. 2019, section 2.3), computed from ``q_taken`` and ``q_max`` with ``n_step``, ``gamma`` and, unless it is
+        None, the value rescaling of ``rescale``.
     batches: how many batches of one size stay valid at a time (2 for a reader that fetches one ahead).
 
-    Memory is rows, one per step, allocated for ``capacity`` sequences that share all but ``stride`` of their steps, and
-    the open sequences of all streams. When rows run out, sequences are evicted early: adding never fails.
+    Memory is allocated as rows, one per step: for ``capacity`` sequences that share all but ``stride`` of their steps,
+    and for the sequences in progress of all streams. When rows run out, sequences are evicted early, so that adding
+    never fails.
     """
 
     capacity: int
@@ -97,21 +99,21 @@ class SequenceOptions(Options):
 
     @property
     def steps(self) -> int:
-        """Rows of a sampled batch."""
+        """Number of rows of a sampled batch."""
         return self.burn_in + self.length + 1
 
     @property
     def open(self) -> int:
-        """The most sequences of one stream that can have begun and not ended."""
+        """Largest number of sequences of one stream that can be in progress."""
         return (self.burn_in + self.length) // self.stride + 2
 
     @property
     def hold(self) -> int:
-        """Rows of each stream that a sequence which is yet to end may show."""
+        """Number of rows of each stream that a sequence in progress may contain."""
         return self.steps + self.stack
 
     def layout(self, unroll: Spec) -> Layout:
-        """Return how the stream's steps become rows; recurrent states are stored with the sequences."""
+        """Return the layout of the stream's rows, without recurrent states, which are stored once per sequence."""
         states = self.states(unroll)
         layout = make_layout({k: f for k, f in unroll.items() if k not in states}, self.initial == "given")
         for name, f in states.items():
@@ -122,50 +124,52 @@ class SequenceOptions(Options):
         return layout
 
     def states(self, unroll: Spec) -> dict[str, Field]:
-        """The stream's recurrent states, by their names in it."""
+        """Return the stream's recurrent states, by their names in it."""
         return {name: f for name, f in unroll.items() if name.startswith(STATE)}
 
     def state_bytes(self, unroll: Spec) -> int:
-        """Of one recurrent state."""
+        """Return the bytes of one recurrent state."""
         return sum(Field(f.shape[2:], f.dtype).nbytes for f in self.states(unroll).values())
 
     def appended(self, layout: Layout) -> int:
-        """The most rows, and the most sequences, that one unroll completes."""
+        """Return the largest number of rows, which is also that of sequences, that one unroll completes."""
         return layout.steps * layout.envs * (2 if layout.same_step else 1)
 
     def rows(self, layout: Layout, writers: int) -> int:
-        """Rows allocated; see the class docstring."""
+        """Return the number of allocated rows; see the class docstring."""
         rows = self.capacity * self.stride + self.appended(layout) + writers * layout.envs * self.hold + self.steps
         if rows > 2**31 - 1:
             raise WiringError(f"A table of sequences holds at most 2**31 - 1 rows, this one needs {rows}.")
         return rows
 
     def items_per_insert(self, unroll: Spec) -> int:
-        """Sequences that one unroll brings while episodes are long; many short ones bring more."""
+        """Return the number of sequences that one unroll brings while episodes are long. Many short episodes bring
+        more."""
         steps, envs = steps_and_envs(unroll)
         return -(-steps // self.stride) * envs
 
     def arrays(self, unroll: Spec, writers: int = 1) -> Arrays:
-        """Name, shape and dtype of everything the table allocates."""
+        """Return the shape and dtype of every array that the table allocates, by name."""
         layout = self.layout(unroll)
         rows, streams = self.rows(layout, writers), writers * layout.envs
         chunk, news = layout.steps * layout.envs, self.appended(layout)
-        slots = self.capacity + streams * self.open + chunk * (self.burn_in // self.stride + 1)  # begun by one unroll
+        # the last term: sequences that one unroll begins
+        slots = self.capacity + streams * self.open + chunk * (self.burn_in // self.stride + 1)
         out = self.common_arrays(layout, rows, slots, writers, counters=10)
-        out |= each("rows", (rows,), ROW) | each("items", (slots,), ITEM)
+        out |= prefixed("rows", (rows,), ROW) | prefixed("items", (slots,), ITEM)
         out["items/states"] = ((slots, self.state_bytes(unroll) * (3 if self.probes else 1)), "uint8")
         out |= {"streams/hold": ((streams, self.hold), "int32"), "streams/open": ((streams, self.open), "int32")}
-        out |= each("streams", (streams,), {"begun": "int64", "done": "int64"})
-        out |= each("scratch", (chunk,), dict.fromkeys(("begin_of", "first_of", "last_of"), "int32"))
-        out |= each("scratch", (news,), {"new": "int32", "new_priorities": "float32"})
+        out |= prefixed("streams", (streams,), {"begun": "int64", "done": "int64"})
+        out |= prefixed("scratch", (chunk,), dict.fromkeys(("begin_of", "first_of", "last_of"), "int32"))
+        out |= prefixed("scratch", (news,), {"new": "int32", "new_priorities": "float32"})
         out |= {"scratch/victims": ((slots,), "int32"), "scratch/window": ((self.steps,), "int32")}
         return out
 
     def batch(self, unroll: Spec, count: int) -> Spec:
-        """The fields of a batch of ``count`` sequences: [L, B, ...], and the recurrent states [B, ...]."""
+        """Return the fields of a batch of ``count`` sequences: [L, B, ...], and recurrent states [B, ...]."""
         layout, out = self.layout(unroll), {}
         for column in layout.obs + layout.rest:
-            shape = shown(column, self.stack) if column in layout.obs else column.shape
+            shape = sampled_shape(column, self.stack) if column in layout.obs else column.shape
             out[column.name] = Field((self.steps, count, *shape), column.dtype)
         out |= {name: Field((self.steps, count), "bool") for name in ("valid", "first", "terminated")}
         out["reward"] = Field((self.steps, count))

@@ -1,10 +1,10 @@
-"""Compiled parts of the table of sequences: rows of streams, the sequences that are open and those that are whole.
+"""Compiled parts of the table of sequences: rows of streams, sequences in progress, and complete ones.
 
-A row is one step of one stream, as in ``rows``. A sequence has a slot from the moment its first row is there; when its
-last observation is, it becomes an item, which holds a reference on every row that it shows. A stream holds one on the
-rows that its open sequences may show. A row without references is free. None of these functions makes an array
-(``jit``). Those that call each other stay in this file, because numba's disk cache watches only the file of the outer
-function.
+A row is one step of one stream, as in ``rows``. A sequence gets a slot when its first row is stored. When its last
+observation is stored it becomes an item, which holds a reference to every row that it contains. A stream holds a
+reference to each row that its sequences in progress may contain. A row without references is free. None of these
+functions allocates an array (see ``jit``). Functions that call each other stay in this file, because numba's disk cache
+watches only the file of the outer function.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from shoal.replay.sequence_arrays import (
 
 @jit
 def _change(rows: Rows, row: int, change: int, counters: np.ndarray) -> None:
-    """Add ``change`` (1 or -1) to the references of a row; without any it is free."""
+    """Add ``change`` (1 or -1) to the reference count of a row, and free the row at 0."""
     rows.refs[row] += change
     if rows.refs[row] == 0:
         rows.free[(counters[FREE_HEAD] + counters[FREE]) % len(rows.free)] = row
@@ -45,7 +45,7 @@ def _change(rows: Rows, row: int, change: int, counters: np.ndarray) -> None:
 
 @jit
 def _reference(rows: Rows, items: Items, slot: int, change: int, counters: np.ndarray) -> None:
-    """Add ``change`` (1 or -1) to the references of every row that the item shows, its first stack included."""
+    """Add ``change`` (1 or -1) to the reference count of every row of the item, including its first frame stack."""
     row = items.end[slot]
     for _ in range(items.prefix[slot] + items.length[slot]):
         before = rows.previous[row]
@@ -59,14 +59,14 @@ def _reference(rows: Rows, items: Items, slot: int, change: int, counters: np.nd
 
 @jit
 def _discard(items: Items, slot: int, counters: np.ndarray) -> None:
-    """A slot is free again."""
+    """Free a slot."""
     items.free[(counters[SLOT_HEAD] + counters[SLOTS]) % len(items.free)] = slot
     counters[SLOTS] += 1
 
 
 @jit
 def _close(rows: Rows, items: Items, streams: Streams, s: int, counters: np.ndarray) -> None:
-    """Forget the rows and the open sequences of a stream."""
+    """Drop the rows and the sequences in progress of a stream."""
     width, places = streams.hold.shape[1], streams.open.shape[1]
     for i in range(streams.held[s]):
         _change(rows, streams.hold[s, (streams.pushed[s] - 1 - i) % width], -1, counters)
@@ -84,13 +84,15 @@ def close_streams(rows: Rows, items: Items, streams: Streams, begin: int, end: i
 
 @jit
 def _append(rows: Rows, streams: Streams, s: int, counters: np.ndarray, stack: int) -> int:
-    """A free row becomes the next of stream ``s``; the oldest one it held may go."""
+    """Take a free row as the next of stream ``s``, release the oldest one that it holds if its ring is full, and return
+    the new row."""
     row = rows.free[counters[FREE_HEAD]]
     counters[FREE_HEAD] = (counters[FREE_HEAD] + 1) % len(rows.free)
     counters[FREE] -= 1
     counters[ALLOCATED] += 1
     width, pushed = streams.hold.shape[1], streams.pushed[s]
-    rows.previous[row] = streams.hold[s, (pushed - 1) % width]  # of a stream's first row nobody follows it
+    # meaningless for a stream's first row, where no link is followed
+    rows.previous[row] = streams.hold[s, (pushed - 1) % width]
     if streams.held[s] == width:
         _change(rows, streams.hold[s, pushed % width], -1, counters)
     else:
@@ -103,14 +105,14 @@ def _append(rows: Rows, streams: Streams, s: int, counters: np.ndarray, stack: i
 
 
 @jit
-def _h(x: float, eps: float) -> float:
-    """``ops.signed_hyperbolic``; below 0, ``eps`` is no rescaling."""
+def _rescale(x: float, eps: float) -> float:
+    """Return the value rescaling ``ops.signed_hyperbolic`` of ``x``, or ``x`` itself if ``eps`` is negative."""
     return x if eps < 0.0 else x / (math.sqrt(abs(x) + 1.0) + 1.0) + eps * x
 
 
 @jit
-def _h_inverse(x: float, eps: float) -> float:
-    """``ops.signed_hyperbolic_inverse``."""
+def _rescale_inverse(x: float, eps: float) -> float:
+    """Return ``ops.signed_hyperbolic_inverse`` of ``x``, or ``x`` itself if ``eps`` is negative."""
     if eps < 0.0:
         return x
     size = abs(x)
@@ -121,7 +123,8 @@ def _h_inverse(x: float, eps: float) -> float:
 
 @jit
 def _priority(rows: Rows, items: Items, slot: int, cut: Cut, window: np.ndarray) -> float:
-    """``eta * max + (1 - eta) * mean`` of the absolute n-step TD errors by the actor's own values."""
+    """Return ``eta * max + (1 - eta) * mean`` of the absolute n-step TD errors by the actor's own values (Kapturowski
+    et al. 2019, section 2.3)."""
     length, row = items.length[slot], items.end[slot]
     for i in range(length, -1, -1):
         window[i] = row
@@ -134,8 +137,8 @@ def _priority(rows: Rows, items: Items, slot: int, cut: Cut, window: np.ndarray)
             sum_ += discount * rows.reward[window[t + i]]
             discount *= cut.gamma
         if not (t + steps == length and (items.flags[slot] & ENDS) != 0):
-            sum_ += discount * _h_inverse(rows.q_max[window[t + steps]], cut.rescale)
-        delta = abs(_h(sum_, cut.rescale) - rows.q_taken[window[t]])
+            sum_ += discount * _rescale_inverse(rows.q_max[window[t + steps]], cut.rescale)
+        delta = abs(_rescale(sum_, cut.rescale) - rows.q_taken[window[t]])
         if np.isfinite(delta):
             largest = max(largest, delta)
             total += delta
@@ -147,8 +150,8 @@ def _emit(
     rows: Rows, items: Items, streams: Streams, s: int, length: int, end: int, how: int, cut: Cut, counters: np.ndarray,
     window: np.ndarray, new: np.ndarray, new_priorities: np.ndarray, at: int,
 ) -> int:  # fmt: skip
-    """The oldest open sequence of a stream becomes an item of ``length`` steps whose last observation is row ``end``;
-    its slot and priority go to place ``at``. Returns the next place."""
+    """Turn the oldest sequence in progress of a stream into an item of ``length`` steps whose last observation is row
+    ``end``. Write its slot and priority to index ``at`` and return the next index."""
     slot = streams.open[s, streams.done[s] % streams.open.shape[1]]
     streams.done[s] += 1
     items.end[slot] = end
@@ -169,7 +172,8 @@ def _emit(
 
 @jit
 def _offset(streams: Streams, s: int, cut: Cut) -> int:
-    """Return where the steps of the first sequence begin; after a gap, after its burn-in and the first whole stack."""
+    """Return the step at which the first sequence's steps to learn from begin. After a gap, its burn-in and a whole
+    frame stack come before them."""
     return 0 if streams.known[s] else cut.burn_in + cut.stack - 1
 
 
@@ -177,10 +181,10 @@ def _offset(streams: Streams, s: int, cut: Cut) -> int:
 def _begin(
     items: Items, streams: Streams, s: int, cut: Cut, counters: np.ndarray, i: int, begin_of: np.ndarray
 ) -> None:
-    """Give a slot to each sequence whose first row is the newest of the stream."""
+    """Give a slot to each sequence that begins at the stream's newest row."""
     at, offset = streams.length[s], _offset(streams, s, cut)
     while True:
-        start = offset + streams.begun[s] * cut.stride  # of its steps to learn from
+        start = offset + streams.begun[s] * cut.stride  # the first of its steps to learn from
         if max(0, start - cut.burn_in) != at:
             return
         slot = items.free[counters[SLOT_HEAD]]
@@ -199,11 +203,12 @@ def _begin(
 
 @jit
 def _probe(streams: Streams, s: int, cut: Cut, ahead: int) -> int:
-    """The slot of the open sequence whose step ``ahead`` to learn from is the newest row of the stream, or -1."""
+    """Return the slot of the sequence in progress whose step to learn from number ``ahead`` is the stream's newest row,
+    or -1."""
     since = streams.length[s] - ahead - _offset(streams, s, cut)
     if since < 0 or since % cut.stride:
         return -1
-    return int(streams.open[s, since // cut.stride % streams.open.shape[1]])  # it has begun, and is not yet whole
+    return int(streams.open[s, since // cut.stride % streams.open.shape[1]])  # it has begun and is not complete
 
 
 @jit
@@ -211,9 +216,10 @@ def _complete(
     rows: Rows, items: Items, streams: Streams, s: int, row: int, how: int, cut: Cut, counters: np.ndarray,
     window: np.ndarray, new: np.ndarray, new_priorities: np.ndarray, at: int,
 ) -> int:  # fmt: skip
-    """Make the items whose last observation is ``row``, the newest of the stream (``how`` the episode ended before it,
-    0: it goes on). Returns the next place in ``new``."""
-    start = _offset(streams, s, cut) + streams.done[s] * cut.stride  # of the steps of the oldest that is open
+    """Make the items whose last observation is ``row``, the newest of the stream. ``how``: how the episode ended before
+    it, 0 if it continues. Return the next index in ``new``."""
+    # the first step to learn from of the oldest sequence in progress
+    start = _offset(streams, s, cut) + streams.done[s] * cut.stride
     length = streams.length[s] - start
     if length == cut.length or (how and length > 0):
         at = _emit(rows, items, streams, s, length, row, how, cut, counters, window, new, new_priorities, at)
@@ -226,9 +232,12 @@ def ingest(
     steps: int, cut: Cut, row_of: np.ndarray, final_of: np.ndarray, begin_of: np.ndarray, first_of: np.ndarray,
     last_of: np.ndarray, window: np.ndarray, new: np.ndarray, new_priorities: np.ndarray,
 ) -> int:  # fmt: skip
-    """Link one unroll into its streams and make the items it completes; returns how many. ``row_of`` and ``final_of``
-    say in which row each step and each final observation belongs, ``begin_of``, ``first_of`` and ``last_of`` of which
-    slot its recurrent state is the first, that before the first step to learn from, and before the last (-1: none)."""
+    """Link one unroll into its streams, make the items that it completes, and return their number.
+
+    ``row_of`` and ``final_of`` receive the row of each step and of each final observation. ``begin_of``, ``first_of``
+    and ``last_of`` receive the slot that stores each step's recurrent state as that before its first row, before its
+    first step to learn from and before its last. -1 means none.
+    """
     count = 0
     for e in range(envs):
         s = first_stream + e
@@ -236,7 +245,7 @@ def ingest(
             i = t * envs + e
             row_of[i] = final_of[i] = begin_of[i] = first_of[i] = last_of[i] = -1
             ended = streams.ended[s]
-            if ended and not unroll.valid[i] and not unroll.first[i]:  # the true final observation
+            if ended and not unroll.valid[i] and not unroll.first[i]:  # the episode's final observation
                 row = _append(rows, streams, s, counters, cut.stack)
                 row_of[i] = row
                 rows.q_max[row] = unroll.q_max[i]
@@ -245,7 +254,7 @@ def ingest(
                 )  # fmt: skip
                 _close(rows, items, streams, s, counters)
                 continue
-            if ended or unroll.first[i] or not unroll.valid[i]:  # a gap: sequences stay incomplete
+            if ended or unroll.first[i] or not unroll.valid[i]:  # after a gap, sequences stay incomplete
                 _close(rows, items, streams, s, counters)
             if not unroll.valid[i]:
                 continue
@@ -276,7 +285,7 @@ def ingest(
 
 @jit
 def remove(rows: Rows, items: Items, victims: np.ndarray, counters: np.ndarray) -> None:
-    """End these items, the oldest of ``order``."""
+    """Remove these items, which must be the oldest of ``order``."""
     for slot in victims:
         counters[HEAD] = (counters[HEAD] + 1) % len(items.order)
         counters[SIZE] -= 1
@@ -291,8 +300,8 @@ def unfold(
     rows: Rows, items: Items, slots: np.ndarray, burn_in: int, keys: np.ndarray, chosen: np.ndarray, valid: np.ndarray,
     first: np.ndarray, terminated: np.ndarray, reward: np.ndarray,
 ) -> None:  # fmt: skip
-    """The rows ``chosen`` [L, B] of each item, its steps to learn from at row ``burn_in``, and what is known of each;
-    padding repeats the item's first and last row."""
+    """Fill ``chosen`` [L, B] with the rows of each item, whose steps to learn from begin at row ``burn_in``, and fill
+    the arrays that describe each row. Padding repeats the item's first and last row."""
     length = len(chosen)
     for j in range(len(slots)):
         slot = slots[j]

@@ -7,15 +7,15 @@ import torch
 
 from shoal.api import Arrays, Field, Spec
 from shoal.replay import copies, rows as _steps, sequence_arrays as _arrays, sequence_rows as _rows
-from shoal.replay.layout import shown
+from shoal.replay.layout import sampled_shape
 from shoal.replay.samplers import live_rows
 from shoal.replay.sequence_arrays import FREE, SIZE, SLOT_HEAD, SLOTS, STARTS
 from shoal.replay.sequence_options import PROBES, STATE, SequenceOptions
-from shoal.replay.store import Drawn, Store, as_bytes
+from shoal.replay.store import BatchMemory, Store, as_bytes
 
 
-class _Drawn(Drawn):
-    """A batch of sequences; ``chosen``: the row of each of their steps [L, B]."""
+class _SequenceBatch(BatchMemory):
+    """Memory of a batch of sequences. chosen: the table row of each of their steps, [L, B]."""
 
     def __init__(self, table: SequenceTable, n: int) -> None:
         super().__init__(n)
@@ -29,7 +29,7 @@ class _Drawn(Drawn):
         self.states: list[tuple[int, np.ndarray]] = []
         for column in table.layout.obs + table.layout.rest:
             stacked = column in table.layout.obs and table.stacked(column)
-            shape = shown(column, table.spec.stack) if stacked else column.shape
+            shape = sampled_shape(column, table.spec.stack) if stacked else column.shape
             arrays[column.name] = array = np.empty((length, n, *shape), column.dtype)
             found = array.reshape(-1).view(np.uint8).reshape(length * n, -1)
             if stacked:
@@ -58,7 +58,7 @@ class _Drawn(Drawn):
 
 
 class SequenceTable(Store):
-    """The table behind a replay channel of sequences; see ``SequenceOptions`` for what it does."""
+    """The table behind a replay channel of sequences; see ``SequenceOptions``."""
 
     def __init__(self, spec: SequenceOptions, unroll: Spec, writers: int, seed: int):
         super().__init__(spec, "items", unroll, writers, seed)
@@ -72,7 +72,8 @@ class SequenceTable(Store):
             spec.length, spec.stride, spec.burn_in, spec.n_step, float(spec.gamma), float(spec.eta),
             -1.0 if spec.rescale is None else float(spec.rescale), spec.stack, self.layout.same_step,
         )  # fmt: skip
-        self.states: list[tuple[int, str, Field]] = []  # (offset in a slot's states, name in a batch, of one sequence)
+        # (offset in a slot's states, name in a batch, field of one sequence)
+        self.states: list[tuple[int, str, Field]] = []
         offset = 0
         for part in ("", *(PROBES if spec.probes else ())):
             for name, f in spec.states(unroll).items():
@@ -102,7 +103,7 @@ class SequenceTable(Store):
             copies.scatter(self._i.states, offset, source, self._slots_of[i // len(sources)][:n])
 
     def _insert(self, count: int) -> None:
-        self._set(self._new[:count], self._new_priorities[:count])
+        self._insert_into_samplers(self._new[:count], self._new_priorities[:count])
         self._remove(int(self._counters[SIZE]) - self.spec.capacity)
 
     def _remove(self, count: int) -> None:
@@ -114,14 +115,16 @@ class SequenceTable(Store):
         _rows.remove(self._r, self._i, victims, self._counters)
 
     def _holders(self, rows: int) -> int:
-        return -(-rows // (self.spec.steps + self.spec.stack))  # a sequence holds at most so many for itself
+        # the largest number of rows that one sequence may hold alone
+        return -(-rows // (self.spec.steps + self.spec.stack))
 
-    def _memory(self, n: int) -> Drawn:
-        return _Drawn(self, n)
+    def _new_batch(self, n: int) -> BatchMemory:
+        return _SequenceBatch(self, n)
 
     # --------------------------------------------------------------------------------- state
     def check_valid(self) -> tuple[bool, str]:
-        """Slow self-check: rows, references, free lists, open and whole sequences, streams and samplers agree."""
+        """Check slowly that rows, references, free lists, sequences, streams and samplers agree. Return (True, "") or
+        (False, reason)."""
         with self._lock:
             r, i, s, spec = self._r, self._i, self._s, self.spec
             live = live_rows(i.order, self._counters)

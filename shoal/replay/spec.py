@@ -1,4 +1,4 @@
-"""TableSpec and SequenceSpec: the options of a replay table, able to build it."""
+"""TableSpec and SequenceSpec: the options of a replay table, with methods that build the table."""
 
 from __future__ import annotations
 
@@ -10,32 +10,34 @@ from shoal.replay.sequence_options import SequenceOptions
 
 
 class TableSpec(TableOptions):
-    """See ``TableOptions``."""
+    """Options of a replay of transitions that build a ``Table``; see ``TableOptions``."""
 
     def build(self, unroll: Spec, writers: int, seed: int) -> Replay:
-        """The table of unrolls of this spec from ``writers`` streams."""
-        from shoal.replay.table import Table  # numba is imported, and compiles, only where a table lives
+        """Return a new table for unrolls of this spec from ``writers`` writers."""
+        from shoal.replay.table import Table  # imports numba, which is needed only where a table is built
 
         return Table(self, unroll, writers, seed)
 
     def rehearse(self, unroll: Spec) -> None:
-        """Compile (or load) whatever such a table will call, so that no step waits for the compiler."""
+        """Compile (or load) every function that such a table will call, so that no training step waits for the
+        compiler."""
         from shoal.replay.table import Table
 
         Table(replace(self, capacity=8, evict_every=0), unroll, 1, 0).rehearse()
 
 
 class SequenceSpec(SequenceOptions):
-    """See ``SequenceOptions``."""
+    """Options of a replay of sequences that build a ``SequenceTable``; see ``SequenceOptions``."""
 
     def build(self, unroll: Spec, writers: int, seed: int) -> Replay:
-        """The table of unrolls of this spec from ``writers`` streams."""
+        """Return a new table for unrolls of this spec from ``writers`` writers."""
         from shoal.replay.sequence_table import SequenceTable
 
         return SequenceTable(self, unroll, writers, seed)
 
     def rehearse(self, unroll: Spec) -> None:
-        """As ``TableSpec.rehearse``."""
+        """Compile (or load) every function that such a table will call, so that no training step waits for the
+        compiler."""
         from shoal.replay.sequence_table import SequenceTable
 
         SequenceTable(replace(self, capacity=8), unroll, 1, 0).rehearse()

@@ -1,4 +1,4 @@
-"""Store: what every replay table is made of: arrays of known size, a sampler over its slots, one lock."""
+"""Store: the base class of the replay tables: arrays of fixed size, a sampler over their slots, and one lock."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from shoal.types import State, Values
 
 
 class Options(Protocol):
-    """What the options of all tables have."""
+    """The options that all tables have."""
 
     @property
     def capacity(self) -> int: ...
@@ -40,8 +40,9 @@ class Options(Protocol):
     def arrays(self, unroll: Spec, writers: int = 1) -> Shapes: ...
 
 
-class Drawn(ABC):
-    """Memory of one batch of ``n`` items, reused. ``slots``: of the items drawn; ``tensors``: what is learned from."""
+class BatchMemory(ABC):
+    """Memory of one batch of ``n`` items, which is reused. slots: of the sampled items; tensors: the fields to learn
+    from."""
 
     tensors: Tensors
 
@@ -56,12 +57,13 @@ class Drawn(ABC):
 
 
 class Store(ABC):
-    """A subclass says what an item is. ``slots`` names the arrays with one element for each place an item may have
-    (``SLOTS/key``, ``SLOTS/priority``, ``SLOTS/order``); ``rows/data`` holds the steps.
+    """Base class of the replay tables; a subclass defines what an item is. ``slots`` is the prefix of the arrays that
+    have one element for each possible item (``SLOTS/key``, ``SLOTS/priority``, ``SLOTS/order``). ``rows/data`` holds
+    the steps.
 
-    Any thread may call any method at any time: a lock inside makes each call atomic, and the interpreter lock is
-    released meanwhile. A batch is valid until the next ``sample`` of the same size (``batches`` of them: until as many
-    follow), so two threads that sample must use different sizes or copy.
+    Any thread may call any method at any time: a lock makes each call atomic, and compiled code releases the
+    interpreter lock. A batch is valid until the next ``sample`` of the same size (with ``batches`` > 1, until that many
+    more), so two threads that sample must use different sizes or copy.
     """
 
     def __init__(self, options: Options, slots: str, unroll: Spec, writers: int, seed: int):
@@ -83,42 +85,43 @@ class Store(ABC):
         self._scratch = _rows.Unroll(*(self._arrays[f"scratch/{name}"] for name in _rows.Unroll._fields))
         self._row_of, self._final_of = self._arrays["scratch/row_of"], self._arrays["scratch/final_of"]
         kind = SAMPLERS.find(options.sampler)
-        own = self._own("sampler"), self._order, self._counters, rng, options.alpha
+        own = self._arrays_of("sampler"), self._order, self._counters, rng, options.alpha
         self.sampler: Sampler = kind.load()(*own)
-        self._weighed = kind.weighed
+        self._has_mass = kind.has_mass
         self._evictor: Proportional | None = None
         self._prioritised = options.sampler != "uniform"
-        self._changed, self._recent = 0, 0.0  # priorities learned of late, and the largest of them
-        self._few = np.empty(0, np.int32), np.empty(0, np.float32)  # of ``reprioritise``
-        self._drawn: dict[int, deque[Drawn]] = {}  # memory of batches by their size
+        self._changed, self._recent = 0, 0.0  # the number of recent priority updates, and the largest priority of them
+        self._updates = np.empty(0, np.int32), np.empty(0, np.float32)  # scratch memory of ``reprioritise``
+        self._batch_memory: dict[int, deque[BatchMemory]] = {}  # memory of batches, by their size
         self.inserted = self.sampled = self.size = 0
 
     def mass(self) -> float:
-        """Sum of the weights in proportion to which items are drawn: so many of a table's items are drawn where several
-        tables are drawn from as if they were one. ShoalError for a sampler that has no such weights."""
-        if self._weighed:
+        """Return the sum of the weights in proportion to which items are drawn. If several tables are sampled as one,
+        each gets a share of the draws in proportion to this sum. Raises ShoalError for a sampler without such
+        weights."""
+        if self._has_mass:
             return float(self.sampler.mass())  # type: ignore[attr-defined]
         raise ShoalError(f"The {type(self.sampler).__name__.lower()} sampler does not draw in proportion to weights.")
 
     def arrays(self) -> list[np.ndarray]:
-        """All memory that grows with the capacity."""
+        """Return all arrays whose size grows with the capacity."""
         return list(self._arrays.values())
 
-    def _own(self, part: str) -> dict[str, np.ndarray]:
-        """The arrays ``part/NAME`` by their names."""
+    def _arrays_of(self, part: str) -> dict[str, np.ndarray]:
+        """Return the arrays ``part/NAME`` by NAME."""
         return {name.partition("/")[2]: a for name, a in self._arrays.items() if name.startswith(f"{part}/")}
 
     def stacked(self, column: Column) -> bool:
-        """Return whether this observation is a frame of which a stack is shown."""
+        """Return True if this observation is a frame that is stacked when sampled."""
         return self._stack > 1 and is_frame(column)
 
     @property
     def evicted(self) -> int:
-        """Items removed, ever."""
+        """Number of items that were ever removed."""
         return int(self._counters[EVICTED])
 
     def _check(self, unroll: Arrays, writer: int) -> int:
-        """Return how many steps the unroll has. Raises WiringError where it is not one of the spec's."""
+        """Return the number of steps of the unroll. Raises WiringError if it does not match the spec."""
         if not 0 <= writer < self.writers:
             raise WiringError(f"Replay table got an unroll of writer {writer}, it was built for {self.writers}.")
         steps = len(unroll["reward"])
@@ -132,8 +135,8 @@ class Store(ABC):
         return steps
 
     def add(self, unroll: Arrays, writer: int = 0, generation: int = 0) -> int:
-        """Append ``T`` steps (at most those of the options) to the streams of a writer; how many items they completed.
-        A writer of another generation than before starts new streams."""
+        """Append ``T`` steps (at most as many as in the spec) to the streams of a writer and return how many items they
+        completed. If a writer's generation has changed, its streams start anew."""
         layout = self.layout
         steps = self._check(unroll, writer)
         with self._lock:
@@ -142,7 +145,7 @@ class Store(ABC):
             if self._generation[writer] != generation:
                 self._close(begin, begin + layout.envs)
                 self._generation[writer] = generation
-            finals = 0  # observations that ended an episode and are not those of a step
+            finals = 0  # observations that ended an episode and belong to no step
             if layout.same_step:
                 finals = int(np.count_nonzero((fields.terminated | fields.truncated) & fields.valid))
             while (short := n + finals - int(self._counters[FREE])) > 0:
@@ -154,7 +157,7 @@ class Store(ABC):
             return count
 
     def _take(self, unroll: Arrays, n: int) -> _rows.Unroll:
-        """Copy the per-step fields of ``n`` steps to scratch memory; the actor's values only if they are given."""
+        """Copy the per-step fields of ``n`` steps to scratch memory; the actor's values only if it sends priorities."""
         parts = [array[:n] for array in self._scratch]
         for name, target in zip(_rows.Unroll._fields, parts, strict=True):
             source = {"final_q": "final/q_max" if self.layout.final_q else "q_max"}.get(name, name)
@@ -163,7 +166,7 @@ class Store(ABC):
         return _rows.Unroll(*parts)
 
     def _copy_in(self, unroll: Arrays, n: int, finals: bool) -> None:
-        """Copy observations, and whatever else items show, to the rows that ``_ingest`` has chosen."""
+        """Copy observations, and other fields of items, to the rows that ``_ingest`` has chosen."""
         for column in self.layout.obs + self.layout.rest:
             source = as_bytes(unroll[column.name], n, column.nbytes)
             copies.scatter(self._data, column.offset, source, self._row_of[:n])
@@ -171,15 +174,15 @@ class Store(ABC):
             source = as_bytes(unroll[f"final/{column.name}"], n, column.nbytes)
             copies.scatter(self._data, column.offset, source, self._final_of[:n])
 
-    def _set(self, slots: np.ndarray, values: np.ndarray) -> None:
-        """Tell the samplers of new items and their priorities: given ones, or the largest of late."""
+    def _insert_into_samplers(self, slots: np.ndarray, values: np.ndarray) -> None:
+        """Insert new items into the samplers, with the actor's priorities or with the largest recent one."""
         if not self._prioritised or not len(slots):
             return
         if self._given:
             values += self._eps
             top = float(values.max())
             self._largest[0] = max(self._largest[0], top)
-            self._learned(len(values), top)
+            self._record_changes(len(values), top)
         else:
             values[:] = self._largest[0]
         self._priority[slots] = values
@@ -187,11 +190,14 @@ class Store(ABC):
         if self._evictor is not None:
             self._evictor.insert(slots, values)
 
-    def _learned(self, count: int, top: float) -> None:
-        """``count`` priorities were changed, to ``top`` at most. The largest priority is that of the last changes, at
-        least as many as there are slots and at most twice as many: what was learned long ago does not hold for new
-        items for ever. Items that were never learned from have it themselves, so the largest of all live items would
-        not fall either."""
+    def _record_changes(self, count: int, top: float) -> None:
+        """Record that ``count`` priorities have changed, to at most ``top``, and update the largest recent priority.
+
+        It is the largest of the last changes, at least as many as there are slots and at most twice as many. Older
+        priorities are forgotten, so that a large error from early training does not set the priority of new items for
+        ever. The largest priority of all live items would not fall either, because items that were never sampled keep
+        their initial one.
+        """
         self._changed += count
         self._recent = max(self._recent, top)
         if self._changed >= len(self._key):
@@ -203,14 +209,15 @@ class Store(ABC):
         self.size = int(self._counters[SIZE])
 
     def sample(self, n: int) -> Batch:
-        """``n`` items, and their keys and probabilities; the memory is reused by a later batch of that size."""
+        """Draw ``n`` items with their keys and probabilities. The batch's memory is reused by a later batch of that
+        size. Raises ShoalError if the table is empty."""
         with self._lock:
             if not self.size:
                 raise ShoalError("A replay table was sampled before it held an item.")
-            if n not in self._drawn:
-                self._drawn[n] = deque(self._memory(n) for _ in range(self._batches))
-            drawn = self._drawn[n][0]
-            self._drawn[n].rotate(-1)
+            if n not in self._batch_memory:
+                self._batch_memory[n] = deque(self._new_batch(n) for _ in range(self._batches))
+            drawn = self._batch_memory[n][0]
+            self._batch_memory[n].rotate(-1)
             self.sampler.draw(drawn.slots, drawn.probs)
             drawn.fill()
             self._counters[SAMPLED] += n
@@ -218,8 +225,8 @@ class Store(ABC):
             return Batch(drawn.tensors, drawn.key_tensor, drawn.prob_tensor, self.size)
 
     def reprioritise(self, keys: np.ndarray, priorities: np.ndarray) -> None:
-        """Set the priorities of items to ``|priority| + eps``. The last of a duplicate wins; keys of items that are
-        gone, and priorities that are not finite, are ignored."""
+        """Set the priorities of items to ``|priority| + eps``. The last of several values for a key counts. Keys of
+        removed items and priorities that are not finite are ignored. Raises ShoalError if shapes differ."""
         if not self._prioritised:
             return
         keys = np.ascontiguousarray(keys, np.int64)
@@ -227,23 +234,23 @@ class Store(ABC):
         if keys.shape != deltas.shape or keys.ndim != 1:
             raise ShoalError(f"A replay table needs one priority per key, got {keys.shape} and {deltas.shape}.")
         with self._lock:
-            if len(keys) > len(self._few[0]):
-                self._few = np.empty(len(keys), np.int32), np.empty(len(keys), np.float32)
-            out, values = self._few
+            if len(keys) > len(self._updates[0]):
+                self._updates = np.empty(len(keys), np.int32), np.empty(len(keys), np.float32)
+            out, values = self._updates
             count, top = _rows.resolve(self._key, self._priority, keys, deltas, self._eps, self._largest, out, values)
             if count:
-                self._learned(count, top)
+                self._record_changes(count, top)
                 self.sampler.update(out[:count], values[:count])
                 if self._evictor is not None:
                     self._evictor.update(out[:count], values[:count])
 
     def rehearse(self) -> None:
-        """Call every kernel once, with a stream of zeros. For a small table that nobody uses: those of the same kind
-        then find their kernels compiled."""
+        """Call every compiled function once, with a stream of zeros, on a small table that is then thrown away. Tables
+        of the same kind then find their functions compiled."""
         unroll = {name: np.zeros(f.shape, f.dtype) for name, f in self.fields.items()}
         unroll["valid"][:] = True
         for generation in (0, 1):
-            for ends in (True, False):  # an episode, and the row of its last observation
+            for ends in (True, False):  # an episode, and the row of its final observation
                 unroll["truncated"][-1], unroll["valid"][0] = ends, ends or self.layout.same_step
                 self.add(unroll, 0, generation)
         if not self.size:
@@ -256,31 +263,32 @@ class Store(ABC):
 
     @abstractmethod
     def _close(self, begin: int, end: int) -> None:
-        """Forget the open windows of these streams."""
+        """Drop the open windows of streams ``begin`` to ``end``."""
 
     @abstractmethod
     def _ingest(self, fields: _rows.Unroll, begin: int, steps: int) -> int:
-        """Link an unroll into its streams, from number ``begin`` on, and make the items it completes; how many."""
+        """Link an unroll into its streams, the first of which is ``begin``, make the items that it completes, and
+        return their number."""
 
     @abstractmethod
     def _insert(self, count: int) -> None:
-        """Tell the samplers of the items that were just made, and remove those above the capacity."""
+        """Insert the new items into the samplers and evict those above the capacity."""
 
     @abstractmethod
     def _remove(self, count: int) -> None:
-        """Remove so many items."""
+        """Evict ``count`` items."""
 
     @abstractmethod
     def _holders(self, rows: int) -> int:
-        """Return how many items hold so many rows at least: that many may go at once where rows are short."""
+        """Return how many items hold at least ``rows`` rows. As many may be evicted at once when rows are short."""
 
     @abstractmethod
-    def _memory(self, n: int) -> Drawn:
-        """Memory of a batch."""
+    def _new_batch(self, n: int) -> BatchMemory:
+        """Return memory for a batch of ``n`` items."""
 
     def state(self) -> State:
-        """Everything a restored table needs to go on identically: arrays (views, to be written before the next call)
-        and numbers. Rows never used are left out."""
+        """Return everything that a restored table needs to continue identically: numbers and views of arrays, which
+        must be saved before the next call. Rows that were never used are left out."""
         with self._lock:
             used = min(int(self._counters[ALLOCATED]), len(self._data))
             out: Values = {n: a for n, a in self._arrays.items() if not n.startswith("scratch/")}
@@ -288,7 +296,7 @@ class Store(ABC):
             return out | {"changed": self._changed, "recent": self._recent}
 
     def restore(self, state: State) -> None:
-        """Go on from ``state()``. Raises ShoalError where it is of a table of another size."""
+        """Continue from ``state()``. Raises ShoalError if the saved table had another size."""
         with self._lock:
             kept = {n: a for n, a in self._arrays.items() if not n.startswith("scratch/")}
             for name, array in kept.items():
@@ -310,5 +318,5 @@ class Store(ABC):
 
 
 def as_bytes(array: np.ndarray, n: int, width: int) -> np.ndarray:
-    """``n`` steps as bytes [n, width]."""
+    """Return ``n`` steps as bytes [n, width]."""
     return np.ascontiguousarray(array).reshape(n, -1).view(np.uint8).reshape(n, width)

@@ -11,20 +11,21 @@ from shoal.replay.layout import Column
 from shoal.replay.options import TableOptions
 from shoal.replay.rows import FREE, INSERTED, SIZE
 from shoal.replay.samplers import Proportional, live_rows
-from shoal.replay.store import Drawn, Store
+from shoal.replay.store import BatchMemory, Store
 from shoal.types import State
 
 
-class _Drawn(Drawn):
-    """A batch of transitions."""
+class _TransitionBatch(BatchMemory):
+    """Memory of a batch of transitions."""
 
     def __init__(self, table: Table, n: int) -> None:
         super().__init__(n)
         self.table, self.ends = table, np.empty(n, np.int32)
         self.reward, self.discount = np.empty(n, np.float32), np.empty(n, np.float32)
         arrays: Arrays = {}
-        self.stacks: list[tuple[int, np.ndarray, np.ndarray]] = []  # (offset, bytes, those of the window's end)
-        self.copies: list[tuple[int, np.ndarray, np.ndarray]] = []  # (offset, bytes, rows)
+        # (offset, bytes of the first observation, bytes of the next)
+        self.stacks: list[tuple[int, np.ndarray, np.ndarray]] = []
+        self.copies: list[tuple[int, np.ndarray, np.ndarray]] = []  # (offset, bytes, rows to copy from)
 
         def place(name: str, column: Column, stack: tuple[int, ...] = ()) -> np.ndarray:
             arrays[name] = array = np.empty((n, *stack, *column.shape[len(stack) :]), column.dtype)
@@ -44,7 +45,9 @@ class _Drawn(Drawn):
 
     def fill(self) -> None:
         r, data, zero = self.table._r, self.table._data, self.table.spec.pad == "zero"
-        copies.pick(r.key, r.end, r.reward, r.discount, self.slots, self.keys, self.ends, self.reward, self.discount)
+        copies.gather_items(
+            r.key, r.end, r.reward, r.discount, self.slots, self.keys, self.ends, self.reward, self.discount
+        )
         for offset, now, after in self.stacks:
             copies.gather_stacks(data, offset, r.previous, r.depth, zero, self.slots, self.ends, now, after)
         for offset, out, chosen in self.copies:
@@ -52,8 +55,8 @@ class _Drawn(Drawn):
 
 
 class Table(Store):
-    """The table behind a replay channel; see ``TableOptions`` for what it does. The row of its first step is an item's
-    slot."""
+    """The table behind a replay channel of transitions; see ``TableOptions``. An item's slot is the row of its first
+    step."""
 
     def __init__(self, spec: TableOptions, unroll: Spec, writers: int, seed: int):
         super().__init__(spec, "rows", unroll, writers, seed)
@@ -63,7 +66,9 @@ class Table(Store):
         self._new_rows, self._new_deltas = self._arrays["scratch/new_rows"], self._arrays["scratch/new_deltas"]
         self._victims = self._arrays["scratch/victims"]
         if spec.evict == "proportional":
-            self._evictor = Proportional(self._own("evictor"), self._order, self._counters, self._rng, spec.alpha_evict)
+            self._evictor = Proportional(
+                self._arrays_of("evictor"), self._order, self._counters, self._rng, spec.alpha_evict
+            )
             self._prioritised = True
         self._since_evict = 0
 
@@ -78,13 +83,13 @@ class Table(Store):
         )  # fmt: skip
 
     def _insert(self, count: int) -> None:
-        self._set(self._new_rows[:count], self._new_deltas[:count])
+        self._insert_into_samplers(self._new_rows[:count], self._new_deltas[:count])
         self._since_evict += count
         if self._since_evict >= self.spec.evict_every:
             self.evict()
 
     def evict(self) -> int:
-        """Remove the items above the capacity, at once; how many they were."""
+        """Remove the items above the capacity at once, and return their number."""
         with self._lock:
             self._since_evict = 0
             surplus = max(0, int(self._counters[SIZE]) - self.spec.capacity)
@@ -106,8 +111,8 @@ class Table(Store):
     def _holders(self, rows: int) -> int:
         return rows
 
-    def _memory(self, n: int) -> Drawn:
-        return _Drawn(self, n)
+    def _new_batch(self, n: int) -> BatchMemory:
+        return _TransitionBatch(self, n)
 
     # --------------------------------------------------------------------------------- state
     def state(self) -> State:
@@ -118,7 +123,8 @@ class Table(Store):
         self._since_evict = int(state["since_evict"])
 
     def check_valid(self) -> tuple[bool, str]:
-        """Slow self-check: rows, references, free list, items, streams and samplers agree."""
+        """Check slowly that rows, references, free list, items, streams and samplers agree. Return (True, "") or
+        (False, reason)."""
         with self._lock:
             r, s = self._r, self._s
             live = live_rows(r.order, self._counters)

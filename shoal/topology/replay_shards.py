@@ -1,4 +1,4 @@
-"""A replay whose parts are in processes of their own, wired between the actors and those who learn from it."""
+"""A replay in several processes of its own, between the actors and the learners."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from shoal.words import counted
 
 
 def require_actors(actors: int, readers: int, whose: str) -> None:
-    """UsageError where one of a replay's readers (``whose``, in words) would have no actor."""
+    """Raise UsageError if one of a replay's readers (``whose``, in words) would have no actor."""
     if actors < readers:
         raise UsageError(f"each {whose} needs an actor: expected at least {counted(readers, 'actor')}, found {actors}")
 
 
 def part_of(replay: Channel, shards: int) -> Channel:
-    """The channel of a replay that so many readers share: each has its part of the capacity, and of what must be there
-    before the first batch. For each batch each draws as many candidates as a batch has items, so its ratio of samples
-    to inserts is so many times that of the whole."""
+    """Return the channel of a replay with ``shards`` readers. Each has its part of the capacity and of the minimum
+    size. Each draws a whole batch of candidates per batch, so its ratio of samples to inserts is multiplied by
+    ``shards``."""
     table: Any = replay.table
-    if not SAMPLERS.find(table.sampler).weighed:
+    if not SAMPLERS.find(table.sampler).has_mass:
         raise UsageError(
             f"a replay in {shards} shards is sampled uniformly or in proportion to priorities, found '{table.sampler}'"
         )
@@ -40,10 +40,10 @@ def part_of(replay: Channel, shards: int) -> Channel:
 def add_shards(
     p: Program, replay: Channel, shards: int, batch: int, learner: Callable[..., Role]
 ) -> tuple[Callable[..., Role], dict[str, Port]]:
-    """Add the role ``replay`` to a program: so many readers of ``replay`` (see ``part_of``). Returns what makes the
-    learner, which was to read it, and the ports that this one has in its place.
+    """Add the role ``replay`` with ``shards`` readers of ``replay`` (see ``part_of``) to a program. Return the function
+    that makes the learner, and the ports that replace the learner's replay port.
 
-    Actors -> replay in shards -> samples -> learner; what it has learned of them goes back by a board.
+    Actors -> shards of the replay -> samples -> learner. The learner returns new priorities by a board.
     """
     table: Any = replay.table
     items = table.batch(replay.spec, batch)
@@ -65,8 +65,8 @@ def add_shards(
 
 
 def add_servers(p: Program, replay: Channel, servers: int, batch: int, readers: int) -> Channel:
-    """Add the role ``replay`` to a program: so many readers of ``replay``, each of which sends every one of ``readers``
-    a batch of each sample. Returns the channel of batches."""
+    """Add the role ``replay`` with ``servers`` readers of ``replay`` to a program. Each sends a batch of every sample
+    to each of ``readers``. Returns the channel of batches."""
     table: Any = replay.table
     spec = table.batch(replay.spec, batch * readers)
     batches = p.channel(Channel("batches", "queue", spec, capacity=2, divided=batch))

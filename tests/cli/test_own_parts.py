@@ -308,7 +308,7 @@ def test_every_kind_of_shoals_own_has_the_methods_of_ones_own() -> None:
     for name in SAMPLERS:
         cls = SAMPLERS.find(name).load()
         assert all(callable(getattr(cls, method)) for method in SAMPLERS._methods)
-        assert SAMPLERS.find(name).arrays(10) == cls.arrays(10) and SAMPLERS.find(name).weighed == hasattr(cls, "mass")
+        assert SAMPLERS.find(name).arrays(10) == cls.arrays(10) and SAMPLERS.find(name).has_mass == hasattr(cls, "mass")
     assert [name for name in loggers.LOGGERS if loggers.LOGGERS.find(name).remote] == ["wandb", "mlflow"]
     serial = RUNTIMES.find("serial")
     made = type(serial.make(0.0, None))

@@ -12,9 +12,9 @@ from naive_sequences import Recurrent
 
 from shoal.api import ShoalError
 from shoal.replay import SequenceSpec, TableSpec
-from shoal.replay.own_sampler import OwnSampler
 from shoal.replay.samplers import live_rows
 from shoal.replay.sequence_arrays import FREE, FREE_HEAD, INSERTED, SLOT_HEAD, SLOTS, STARTS
+from shoal.replay.user_sampler import UserSampler
 
 Wrong = Callable[[Any, np.ndarray], None]  # spoils a table with these live items
 
@@ -227,7 +227,7 @@ def test_an_item_that_is_drawn_has_a_probability_above_0_and_at_most_1(prob: flo
         def draw(self, rows: np.ndarray, probs: np.ndarray) -> None:
             rows[:], probs[:] = 2, prob
 
-    sampler = OwnSampler(Said, {}, np.array([2, 0, 0], np.int32), np.array([0, 1]), np.zeros(4, np.uint64), 0.5)
+    sampler = UserSampler(Said, {}, np.array([2, 0, 0], np.int32), np.array([0, 1]), np.zeros(4, np.uint64), 0.5)
     sampler.insert(np.array([2], np.int32), np.ones(1, np.float32))
     rows, probs = np.zeros(3, np.int32), np.zeros(3)
     if told:

@@ -22,7 +22,7 @@ from shoal.replay.sequence_table import SequenceTable
 def contents(table: SequenceTable) -> dict[str, np.ndarray]:
     """Every live sequence, oldest first, as a batch would show it."""
     live = live_rows(table._i.order, table._counters)
-    drawn = table._memory(len(live))
+    drawn = table._new_batch(len(live))
     drawn.slots[:] = live
     drawn.fill()
     return {**{k: v.numpy() for k, v in drawn.tensors.items()}, "key": drawn.keys}
@@ -323,10 +323,12 @@ def test_values_are_rescaled_as_the_paper_says(eps: float) -> None:
     """Also where eps is large, and the priorities of a real run would hide an error (Pohlen et al. 2018)."""
     model = NaiveSequences(SequenceSpec(2, rescale=eps), 1, 1, False)
     for x in (-300.0, -1.0, -0.01, 0.0, 0.3, 2.0, 1e4):
-        assert sequence_rows._h(x, eps) == pytest.approx(model._h(x), rel=1e-9, abs=1e-12)
-        assert sequence_rows._h_inverse(x, eps) == pytest.approx(model._inverse(x), rel=1e-7, abs=1e-12)
-        assert sequence_rows._h_inverse(sequence_rows._h(x, eps), eps) == pytest.approx(x, rel=1e-7, abs=1e-12)
-        assert sequence_rows._h(x, -1.0) == sequence_rows._h_inverse(x, -1.0) == x
+        assert sequence_rows._rescale(x, eps) == pytest.approx(model._h(x), rel=1e-9, abs=1e-12)
+        assert sequence_rows._rescale_inverse(x, eps) == pytest.approx(model._inverse(x), rel=1e-7, abs=1e-12)
+        assert sequence_rows._rescale_inverse(sequence_rows._rescale(x, eps), eps) == pytest.approx(
+            x, rel=1e-7, abs=1e-12
+        )
+        assert sequence_rows._rescale(x, -1.0) == sequence_rows._rescale_inverse(x, -1.0) == x
 
 
 @pytest.mark.parametrize("how", ["terminated", "truncated"])
