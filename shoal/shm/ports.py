@@ -12,6 +12,7 @@ import torch
 from shoal import api
 from shoal.metering.recorder import Recorder
 from shoal.program import Port, RoleSpec
+from shoal.replay.limiter import RateLimiter
 from shoal.runtime import memory
 from shoal.runtime.seeds import table_name, table_seed
 from shoal.shm.arena import Arena
@@ -29,9 +30,12 @@ from shoal.types import State, Values
 
 
 class ReplayReader:
-    """Owns the table of a replay channel: drains the rings and samples as the ratio allows."""
+    """The read end of a replay channel. It owns the table: ``get`` moves items from the writers' rings into the table,
+    as far as the ratio allows, and samples a batch of ``count``."""
 
-    def __init__(self, consumer: Consumer, table: api.Replay, limiter: Any, count: int, metrics: Recorder) -> None:
+    def __init__(
+        self, consumer: Consumer, table: api.Replay, limiter: RateLimiter, count: int, metrics: Recorder
+    ) -> None:
         self._consumer, self._table, self._limiter, self._count = consumer, table, limiter, count
         self.metrics = metrics
         self._next = 0
@@ -45,18 +49,37 @@ class ReplayReader:
         self._table.restore(state["table"])
 
     def forget(self) -> None:
-        """In a copy of the process, which does not read the table: its pages are the other's alone."""
+        """Release the table's memory in a forked copy of the process, which does not read it."""
         for array in self._table.arrays():
             memory.give_back(array)
 
     def ready(self) -> bool:
-        self._drain()
+        """Return True if the table may be sampled now. Items that are still in the rings do not count."""
         table = self._table
-        return bool(self._limiter.can_sample(table.size, table.inserted, table.sampled, self._count))
+        return self._limiter.can_sample(table.size, table.inserted, table.sampled, self._count)
+
+    def insert_pending(self) -> bool:
+        """Move items from the rings into the table, one of each ring at a time, until none is left or the ratio holds
+        the writers back. Returns ``ready()``."""
+        consumer, table, limiter = self._consumer, self._table, self._limiter
+        for _ in range(consumer.layout.channel.capacity):
+            rings = consumer.ready(self._next)
+            if not rings:
+                break
+            for ring in rings:
+                if not limiter.can_insert(table.inserted, table.sampled):
+                    self._next = ring
+                    return self.ready()
+                generation = consumer.header(ring)[1]
+                with self.metrics.phase("insert"):
+                    table.add(consumer.arrays(ring), ring, generation)
+                consumer.release(ring)
+        return self.ready()
 
     def get(self) -> api.Batch:
-        if not self.ready():
-            self._consumer.wait(self.ready)
+        """Insert pending items, then sample a batch. Blocks while the table may not be sampled."""
+        if not self.insert_pending():
+            self._consumer.wait(self.insert_pending)
         self._consumer.session.fresh = False
         table = self._table
         with self.metrics.phase("sample"):
@@ -72,22 +95,6 @@ class ReplayReader:
 
     def reprioritise(self, keys: torch.Tensor, priorities: torch.Tensor) -> None:
         self._table.reprioritise(keys.detach().cpu().numpy(), priorities.detach().cpu().numpy())
-
-    def _drain(self) -> None:
-        """One item of each ready ring at a time, until none is ready or the ratio says wait."""
-        consumer, table, limiter = self._consumer, self._table, self._limiter
-        for _ in range(consumer.layout.channel.capacity):
-            rings = consumer.ready(self._next)
-            if not rings:
-                return
-            for ring in rings:
-                if not limiter.can_insert(table.inserted, table.sampled):
-                    self._next = ring
-                    return
-                generation = consumer.header(ring)[1]
-                with self.metrics.phase("insert"):
-                    table.add(consumer.arrays(ring), ring, generation)
-                consumer.release(ring)
 
 
 class ConstantReader:
@@ -119,8 +126,8 @@ def build(
     seed: int,
     joins: Mapping[str, Join] = MappingProxyType({}),
 ) -> Values:
-    """The ports of one replica, by keyword; ``seed`` is the run's. joins: reduce channel -> what makes its ends, where
-    its members share no arena."""
+    """Return the ports of one replica, by keyword. seed: the run's. joins: reduce channel -> a function that makes its
+    ends, for channels whose members share no arena."""
     out: Values = {}
     for name, port in role.ports.items():
         number = plan.ends[role.name, name] + index
@@ -163,8 +170,6 @@ def _end(
     if channel.kind == "queue":
         return EachReader(consumer) if port.each else QueueReader(consumer, port.count)
     assert channel.table is not None  # checked by the plan
-    from shoal.replay.limiter import RateLimiter
-
     name = table_name(channel.name, number)
     if (rehearse := getattr(channel.table, "rehearse", None)) is not None:
         rehearse(channel.spec)

@@ -211,7 +211,7 @@ def test_a_replay_waits_for_its_writers_and_takes_priorities() -> None:
     table = Table()
     reader = ReplayReader(consumer, table, RateLimiter(Ratio(min_size=2)), 1, Recorder())
     producer.put(item(0, 0, 0))
-    assert not reader.ready()
+    assert not reader.insert_pending()
     session.arena.words[STOP // 8] = 1
     with pytest.raises(api.Stopped):
         reader.get()
@@ -281,3 +281,15 @@ def test_what_cannot_be_wired_is_refused(channel: Channel, writers: int, readers
 def test_joining_needs_an_axis() -> None:
     with pytest.raises(api.WiringError, match="no axis 1"):
         plan_of(Channel("c", "queue", {"x": api.Field((3,))}), count=2)
+
+
+def test_asking_a_replay_whether_it_is_ready_inserts_nothing() -> None:
+    session, plan = queue()
+    (producer,), consumer = ends(session, plan)
+    table = Table()
+    reader = ReplayReader(consumer, table, RateLimiter(Ratio(min_size=1)), 1, Recorder())
+    producer.put(item(0, 0, 0))
+    assert not reader.ready() and not reader.ready()
+    assert (table.inserted, consumer.pending()) == (0, 1)
+    assert reader.insert_pending() and reader.ready()
+    assert (table.inserted, consumer.pending()) == (1, 0)
