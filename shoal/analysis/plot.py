@@ -14,7 +14,7 @@ from shoal.analysis.curves import Group
 from shoal.api import UsageError
 from shoal.extras import pip_install
 from shoal.paths import require_folder
-from shoal.records.whole_files import write_output
+from shoal.records.atomic_write import write_output
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

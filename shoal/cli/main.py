@@ -185,7 +185,7 @@ def draw(args: list[str]) -> int:
     from shoal.paths import require_folder
     from shoal.program import draw
     from shoal.program.draw_svg import svg
-    from shoal.records.whole_files import write_output
+    from shoal.records.atomic_write import write_output
     from shoal.run.flags import resolve_flags
     from shoal.settings.flags import choice
 

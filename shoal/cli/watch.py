@@ -58,7 +58,7 @@ def serve(paths: list[Path], host: str, port: int | None, browse: bool) -> int:
 
 def report(args: list[str]) -> int:
     """shoal report RUN..."""
-    from shoal.records.whole_files import write_output
+    from shoal.records.atomic_write import write_output
     from shoal.watch.report import html
 
     words, groups = divide(args)

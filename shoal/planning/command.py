@@ -17,7 +17,7 @@ from shoal.planning import costs_file, show
 from shoal.planning.costs import Costs
 from shoal.planning.measuring import SECONDS, measure
 from shoal.planning.scan import Planner, Point, Row, advice, configured, knee, points
-from shoal.records.whole_files import write_output
+from shoal.records.atomic_write import write_output
 from shoal.run.flags import resolve_flags
 from shoal.settings.flags import coerce, describe, split
 from shoal.settings.ranges import Envs, Natural, Parts, Positive

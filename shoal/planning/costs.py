@@ -10,7 +10,7 @@ from typing import Any
 
 from shoal.api import UsageError, spec_nbytes
 from shoal.program import Program, RoleSpec
-from shoal.records.whole_files import write_output
+from shoal.records.atomic_write import write_output
 from shoal.simulation import Behaviour, Op, Step, Times
 from shoal.types import Values
 

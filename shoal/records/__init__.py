@@ -1,1 +1,1 @@
-"""Every file of a run, written and read: metrics, logs, checkpoints, evaluations, the directory itself."""
+"""Reading and writing of all files of a run: metrics, logs, checkpoints, evaluations, and the run directory itself."""

@@ -1,7 +1,7 @@
-"""The checkpoints of a run: ``RUN/checkpoints/STEPS/``, each complete or not there at all.
+"""The checkpoints of a run: folders ``RUN/checkpoints/STEPS/`` that are either complete or absent.
 
-A checkpoint is written into a hidden folder beside the others, brought onto the disk, and renamed. ``manifest.json`` is
-written last and lists every file with its size and hash. Only a folder that matches its manifest is ever read.
+A checkpoint is written into a hidden folder beside the others, synced to disk and renamed. ``manifest.json`` is written
+last and lists every file with its size and hash. Only a folder that matches its manifest is ever read.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from shoal.held import held
 from shoal.metering.aggregator import Aggregator
 from shoal.program import Channel, Program
 from shoal.records import checkpoint_state as state_files
+from shoal.records.atomic_write import write_atomic
 from shoal.records.checkpoint_shape import differences as differences, shape_of as shape_of
 from shoal.records.checkpoint_state import Packed, Written
 from shoal.records.formats import check_format
 from shoal.records.presence import Presence
-from shoal.records.whole_files import write_whole
 from shoal.types import Values
 from shoal.untrusted import MAX_COUNTER, RUN_FORMAT, brief, excerpt, parse_json, read_text
 
@@ -42,11 +42,11 @@ log = logging.getLogger("shoal.runtime")
 
 @dataclass(frozen=True)
 class Saving:
-    """When and how a run is saved into ``folder``.
+    """When and where a run is saved.
 
-    every: seconds between two checkpoints; 0: only at the end. replay_bytes: replays that may grow beyond this size are
-    left out. keep: checkpoints that are kept. launch: how often the run was resumed. present: the run's directory as it
-    was at the start.
+    folder: where checkpoints are written. every: seconds between two checkpoints; 0 writes one at the end only.
+    replay_bytes: larger replays are left out. keep: how many checkpoints are kept. launch: how often the run was
+    resumed. present: identity of the run's directory at the start.
     """
 
     folder: Path
@@ -57,7 +57,7 @@ class Saving:
     present: Presence | None = None
 
     def leaves_out(self, channel: Channel, writers: int) -> bool:
-        """Return whether the contents of a replay are too large to be saved."""
+        """Return True if the contents of a replay are too large to be saved."""
         return channel.table is not None and channel.table.nbytes(channel.spec, writers) > self.replay_bytes
 
 
@@ -84,7 +84,7 @@ class Checkpoint:
             raise Unloadable(self, f"'{part}' cannot be read: {excerpt(error)}") from error
 
     def check_fits(self, program: Program) -> None:
-        """ShoalError that says what differs between the program that was saved and this one."""
+        """Raise ShoalError with a list of the differences if this program is not the one that was saved."""
         was, now = self.manifest["program"], shape_of(program)
         lines = [] if was == shape_of(program, server=True) else list(differences(was, now))
         if lines:
@@ -93,7 +93,7 @@ class Checkpoint:
 
     @contextlib.contextmanager
     def fitting(self, part: str) -> Iterator[None]:
-        """Whatever the block says of a state that it cannot load becomes an Unloadable that names the part."""
+        """Turn an error that the block raises on loading a state into an Unloadable that names the part."""
         try:
             yield
         except (Unloadable, EnvironmentFailed, Stopped):
@@ -102,7 +102,7 @@ class Checkpoint:
             raise Unloadable(self, f"'{part}' does not fit: {type(error).__name__}: {excerpt(error)}") from error
 
     def before(self) -> Checkpoint | None:
-        """The newest whole one that was written before this one; None if there is none."""
+        """Return the newest undamaged checkpoint that is older than this one, or None."""
         for path in complete(self.path.parent):
             if _order(path) < _order(self.path):
                 with contextlib.suppress(Damaged):
@@ -111,7 +111,7 @@ class Checkpoint:
 
 
 class Unloadable(ShoalError):
-    """A checkpoint that matches its manifest, and whose state cannot be loaded."""
+    """Raised for a checkpoint that matches its manifest but whose state cannot be loaded."""
 
     def __init__(self, checkpoint: Checkpoint, why: str) -> None:
         self.why = why
@@ -119,7 +119,7 @@ class Unloadable(ShoalError):
 
 
 def facts(saving: Saving, program: Program, run: Aggregator) -> Values:
-    """Return the manifest's entries beside the files."""
+    """Return the entries of the manifest, without the list of files."""
     return {
         "steps": run.steps,
         "updates": run.updates,
@@ -131,13 +131,14 @@ def facts(saving: Saving, program: Program, run: Aggregator) -> Values:
 
 
 def part(kind: str, name: str, index: int | None = None) -> str:
-    """The name of a part: of a ``role`` (of one of its replicas), a ``channel``, or its ``params``."""
+    """Return the name of a part: ``kind`` is ``role`` (with a replica's ``index``), ``channel`` or ``params``."""
     return f"{kind}-{name.replace('/', '.')}" + ("" if index is None else f"-{index}")
 
 
 # ---------------------------------------------------------------------------------------- writing
 def begin(saving: Saving, number: int) -> Path:
-    """The hidden folder for the parts of this launch's checkpoint ``number``; every replica that saves finds it."""
+    """Create the hidden folder for this launch's checkpoint ``number`` and return it. All replicas that save into this
+    checkpoint get the same folder."""
     path = unfinished(saving, number)
     if saving.present is not None:
         saving.present.require()
@@ -146,12 +147,13 @@ def begin(saving: Saving, number: int) -> Path:
 
 
 def unfinished(saving: Saving, number: int) -> Path:
-    """Return where ``begin`` makes that folder."""
+    """Return the path of the folder that ``begin`` creates."""
     return saving.folder / f"{_TEMPORARY}{saving.launch}-{number}"
 
 
 def add(folder: Path, parts: Mapping[str, Packed]) -> dict[str, Written]:
-    """Write parts onto the disk; their files. OSError, before anything is written, if they do not fit there."""
+    """Write parts to disk and return their files. Raises OSError, before anything is written, if the disk lacks
+    space."""
     with held(folder.parent, folder.name) as there:
         needed, free = sum(packed.nbytes for packed in parts.values()) + SPARE_DISK_BYTES, shutil.disk_usage(there).free
         if free < needed:
@@ -164,19 +166,20 @@ def add(folder: Path, parts: Mapping[str, Packed]) -> dict[str, Written]:
 
 
 def commit(temporary: Path, saving: Saving, files: Mapping[str, Written], facts: Mapping[str, Any]) -> Path:
-    """Make a checkpoint of the parts in ``temporary``, and forget the oldest. ``facts``: ``steps`` and what else the
-    manifest shall say."""
+    """Turn the parts in ``temporary`` into a checkpoint, remove the oldest checkpoints, and return its folder. facts:
+    the manifest's entries, with ``steps``."""
     manifest = {"format": RUN_FORMAT, **facts, "files": {name: asdict(w) for name, w in sorted(files.items())}}
     with held(saving.folder) as folder:
         with held(folder / temporary.name) as there:
-            write_whole(there / MANIFEST, json.dumps(manifest, indent=2), sync=True)
+            write_atomic(there / MANIFEST, json.dumps(manifest, indent=2), sync=True)
             state_files.sync([there])
         steps, newest = facts["steps"], complete(folder)[:1]
         before = _order(newest[0]) if newest else (-1, 0)
         name = f"{steps:012d}" if steps != before[0] else f"{steps:012d}.{before[1] + 1}"
         os.rename(folder / temporary.name, folder / name)
         state_files.sync([folder])
-        for old in complete(folder)[saving.keep :]:  # by another name first: killed meanwhile, it looks damaged else
+        # renamed first, so that a process that is killed meanwhile does not leave a folder that looks damaged
+        for old in complete(folder)[saving.keep :]:
             leaving = old.with_name(f"{_TEMPORARY}old-{old.name}")
             with contextlib.suppress(OSError):
                 os.rename(old, leaving)
@@ -185,7 +188,7 @@ def commit(temporary: Path, saving: Saving, files: Mapping[str, Written], facts:
 
 
 def discard(temporary: Path) -> None:
-    """Remove a folder that ``begin`` made; never anything else."""
+    """Remove a folder that ``begin`` created. Raises ValueError for any other folder."""
     if not temporary.name.startswith(_TEMPORARY):
         raise ValueError(f"'{temporary}' is not the folder of an unfinished checkpoint")
     with contextlib.suppress(OSError), held(temporary.parent) as folder:
@@ -194,9 +197,9 @@ def discard(temporary: Path) -> None:
 
 # ---------------------------------------------------------------------------------------- reading
 def newest(folder: Path) -> Checkpoint:
-    """The newest checkpoint that matches its manifest. A damaged one is named, set aside and passed over.
+    """Return the newest checkpoint that matches its manifest. A damaged one is reported, set aside and skipped.
 
-    ShoalError if there is none, or if the newest was written in a format that this version does not read.
+    Raises ShoalError if there is none, or if the newest has a format that this version does not read.
     """
     damaged = 0
     for path in named(folder):
@@ -216,19 +219,19 @@ def newest(folder: Path) -> Checkpoint:
 
 
 def completed(folder: Path) -> bool:
-    """Return whether there is a checkpoint to go on from, should it not be damaged."""
+    """Return True if the folder holds a checkpoint, damaged or not."""
     return bool(complete(folder))
 
 
 def clean(folder: Path) -> None:
-    """Remove what a killed run left unfinished; only the run that owns the directory may do this."""
+    """Remove unfinished checkpoints of a killed run. Only the process that holds the run's lock may call this."""
     with contextlib.suppress(FileNotFoundError), held(folder) as there:
         for path in there.glob(f"{_TEMPORARY}*"):
             shutil.rmtree(path, ignore_errors=True)
 
 
 def newest_with(folder: Path, name: str) -> Checkpoint | None:
-    """The newest checkpoint in which the part of that name is whole; None if there is none."""
+    """Return the newest checkpoint whose part ``name`` is undamaged, or None."""
     for path in complete(folder):
         with contextlib.suppress(Damaged):
             checkpoint = verified(path, only=[name])
@@ -238,35 +241,36 @@ def newest_with(folder: Path, name: str) -> Checkpoint | None:
 
 
 class Damaged(Exception):
-    """What does not match the manifest."""
+    """Raised for a checkpoint that does not match its manifest."""
 
 
 def complete(folder: Path) -> list[Path]:
-    """Folders with a manifest, newest first."""
+    """Return the folders that have a manifest, newest first."""
     return sorted((p for p in named(folder) if (p / MANIFEST).is_file()), key=_order, reverse=True)
 
 
 def named(folder: Path) -> list[Path]:
-    """Return what has the name of a checkpoint."""
+    """Return the folders that have the name of a checkpoint."""
     if not folder.is_dir():
         return []
     return [p for p in folder.iterdir() if _NAME.fullmatch(p.name) and not p.is_symlink()]
 
 
 def set_aside(path: Path) -> None:
-    """Rename a checkpoint, so that it is found no more."""
+    """Rename a checkpoint, so that it is no longer found."""
     with held(path.parent) as folder:
         os.rename(folder / path.name, folder / f"{_DAMAGED}{path.name}-{secrets.token_hex(2)}")
 
 
 def _order(path: Path) -> tuple[int, int]:
-    """(steps, how many with these steps came before)."""
+    """Return (steps, number of earlier checkpoints with the same steps) as a sort key."""
     steps, _, again = path.name.partition(".")
     return int(steps), int(again or 0)
 
 
 def verified(path: Path, only: Collection[str] | None = None) -> Checkpoint:
-    """The checkpoint, every file (or those of some parts) compared with the manifest."""
+    """Return the checkpoint after comparing its files (all, or those of the parts ``only``) with the manifest. Raises
+    Damaged if they differ."""
     try:
         manifest = parse_json(read_text(path / MANIFEST))
         written, files = manifest["format"], manifest["files"]

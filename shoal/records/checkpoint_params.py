@@ -1,4 +1,4 @@
-"""The parameters in the checkpoints of a run, for whoever wants nothing else of them."""
+"""Parameters read from the checkpoints of a run, without the rest of their state."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ log = logging.getLogger("shoal.runtime")
 
 
 def newest_params(folder: Path, channel: str | None) -> tuple[int, Tensors] | None:
-    """(updates, parameters) of the newest checkpoint in which those of a channel (None: of the only one) are whole;
-    None if there is none."""
+    """Return (updates, parameters) of a channel (None: the only one) from the newest checkpoint where they are
+    undamaged, or None if there is none."""
     for path in complete(folder):
         try:
             name = part("params", channel) if channel is not None else _only_params(path)
@@ -35,7 +35,7 @@ def newest_params(folder: Path, channel: str | None) -> tuple[int, Tensors] | No
 
 
 def _saved_params(path: Path) -> list[str]:
-    """The parts that hold parameters."""
+    """Return the names of the parts that hold parameters."""
     try:
         files = parse_json(read_text(path / MANIFEST))["files"]
         return sorted({Path(name).stem for name in files if name.startswith(part("params", ""))})
@@ -44,13 +44,13 @@ def _saved_params(path: Path) -> list[str]:
 
 
 def _pieces(path: Path, name: str) -> list[str]:
-    """The parts of a params channel: one or, where each of its writers has saved its own, theirs in order."""
+    """Return the parts of a params channel in order: one, or one for each of its writers."""
     numbered = [s for s in _saved_params(path) if re.fullmatch(re.escape(name) + r"\.\d+", s)]
     return sorted(numbered, key=lambda s: int(s.rpartition(".")[2])) or [name]
 
 
 def _joined(checkpoint: Checkpoint, name: str, names: list[str]) -> Tensors:
-    """The parameters of a divided channel, of which each part is one vector."""
+    """Return the parameters of a divided channel, joined from parts that are one vector each."""
     flat = torch.cat([tensor for each in names for tensor in checkpoint.read(each)["tensors"].values()])
     for channel, spec in checkpoint.manifest["program"]["channels"].items():
         if part("params", channel) == name:
@@ -61,7 +61,7 @@ def _joined(checkpoint: Checkpoint, name: str, names: list[str]) -> Tensors:
 
 
 def _only_params(path: Path) -> str:
-    """The name of the part that holds parameters, if there is one."""
+    """Return the name of the only part that holds parameters. Raises ShoalError if there are several."""
     names = _saved_params(path)
     whole = {re.sub(r"\.\d+$", "", name) for name in names}
     if len(names) > 1 and len(whole) == 1 and _pieces(path, min(whole)) == sorted(names, key=lambda n: (len(n), n)):

@@ -1,4 +1,4 @@
-"""What a checkpoint must fit: the roles and channels of a program, and how two of them differ."""
+"""The structure that a checkpoint must match: the roles and channels of a program."""
 
 from __future__ import annotations
 
@@ -8,14 +8,18 @@ from typing import Any
 from shoal.program import Program
 from shoal.types import Values
 
-SERVER = "inference"  # the role that chooses actions for others, and holds nothing of its own
-VERSION = "version"  # of trajectories, where that role chose their actions (roles.actor.VERSION); never saved
+SERVER = "inference"  # the role that chooses actions for others; it has no state of its own
+# field with the parameter version of each action, if that role chose it (roles.actor.VERSION); never saved
+VERSION = "version"
 
 
 def shape_of(program: Program, server: bool = False) -> Values:
-    """What must be the same for a checkpoint to fit: roles with replicas, channels with the shapes of their items. Who
-    chooses actions does not count unless ``server``: nothing is saved of the server or of its two channels, except in
-    the serial runtime."""
+    """Return what a program must share with a checkpoint that it loads: roles with replicas, and channels with the
+    shapes of their items.
+
+    The inference server and its two channels count only with ``server``, because nothing of them is saved except in the
+    serial runtime.
+    """
     away = set() if server else {SERVER}
     between = {
         c.name for c in program.channels.values()
@@ -32,7 +36,7 @@ def shape_of(program: Program, server: bool = False) -> Values:
 
 
 def _roles(program: Program, channel: str) -> dict[str, str]:
-    """Roles that a channel joins, and what happens to each when it fails."""
+    """Return the roles that a channel connects, each with its failure policy."""
     return {
         role.name: role.on_failure for role in program.roles
         if any(port.channel.name == channel for port in role.ports.values())
@@ -40,7 +44,7 @@ def _roles(program: Program, channel: str) -> dict[str, str]:
 
 
 def differences(was: Any, now: Any, where: str = "") -> Iterator[str]:
-    """A line for each leaf in which two shapes, as ``shape_of`` gives them, are not the same."""
+    """Yield one line for each difference between two values of ``shape_of``."""
     if isinstance(was, dict) and isinstance(now, dict):
         for key in [*was, *(k for k in now if k not in was)]:
             yield from differences(was.get(key), now.get(key), f"{where}/{key}".removeprefix("/"))

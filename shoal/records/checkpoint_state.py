@@ -1,8 +1,9 @@
-"""A state (nested dicts of tensors, arrays and plain values) as two files, ``NAME.json`` and ``NAME.safetensors``.
+"""A state (nested dicts of tensors, arrays and plain values) stored as two files, ``NAME.json`` and
+``NAME.safetensors``.
 
-What has a shape goes into the safetensors file, everything else into the JSON. Neither can hold code. Writing streams
-the arrays from where they lie and hashes on the way: it allocates nothing of their size, uses no thread, and so can be
-done in a forked process.
+Tensors and arrays are stored in the safetensors file, everything else in the JSON. Neither can contain code. Writing
+streams arrays from their memory and hashes them on the way. It allocates nothing of their size and uses no threads, so
+that a forked process can do it.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from shoal.api import ShoalError
 from shoal.untrusted import excerpt, parse_json, read_text
 
 CHUNK = 1 << 24  # bytes written and hashed at a time
-MARK = "$"  # a dict with this one key stands for what JSON lacks
+MARK = "$"  # a dict with this single key encodes a value that JSON lacks
 _CODES = {
     "bool": "BOOL", "uint8": "U8", "int8": "I8", "uint16": "U16", "int16": "I16", "uint32": "U32", "int32": "I32",
     "uint64": "U64", "int64": "I64", "float16": "F16", "bfloat16": "BF16", "float32": "F32", "float64": "F64",
@@ -35,7 +36,7 @@ _NAMES = {code: name for name, code in _CODES.items()}
 
 @dataclass
 class Packed:
-    """A state ready to be written; ``arrays``: name -> (dtype, shape, its bytes, flat)."""
+    """A state that is ready to be written. arrays: name -> (dtype, shape, its bytes, flat)."""
 
     tree: Any
     arrays: dict[str, tuple[str, tuple[int, ...], np.ndarray]] = field(default_factory=dict)
@@ -47,7 +48,7 @@ class Packed:
 
 @dataclass(frozen=True)
 class Written:
-    """A file as the manifest lists it."""
+    """A file as listed in the manifest."""
 
     size: int
     sha256: str
@@ -55,7 +56,8 @@ class Written:
 
 # ---------------------------------------------------------------------------------------- packing
 def pack(state: Any) -> Packed:
-    """``state`` with its arrays set apart. CPU tensors and contiguous arrays are not copied."""
+    """Return ``state`` with its arrays separated. CPU tensors and contiguous arrays are not copied. Raises ShoalError
+    for values of other types."""
     out = Packed(None)
     out.tree = _encode(state, "", out)
     return out
@@ -118,14 +120,14 @@ def _decode(value: Any, arrays: Arrays | _Loaded) -> Any:
 
 # ------------------------------------------------------------------------------------------ bytes
 def to_bytes(state: Any) -> bytes:
-    """Return ``state`` as one message: the length of its JSON, the JSON, its arrays if it has any."""
+    """Return ``state`` as one message: the length of its JSON, the JSON, and its arrays, if any."""
     packed = pack(state)
     text = json.dumps(packed.tree, allow_nan=False).encode()
     return b"".join([len(text).to_bytes(8, "little"), text, *(_safetensors(packed) if packed.arrays else ())])
 
 
 def from_bytes(data: bytes) -> Any:
-    """Return the state that ``to_bytes`` made a message of; ShoalError for bytes that are no such message."""
+    """Return the state that ``to_bytes`` encoded. Raises ShoalError for any other bytes."""
     from safetensors import SafetensorError
 
     end = 8 + int.from_bytes(data[:8], "little")
@@ -139,8 +141,8 @@ def from_bytes(data: bytes) -> Any:
 
 # ------------------------------------------------------------------------------------------ files
 def write(packed: Packed, folder: Path, name: str) -> dict[str, Written]:
-    """Write ``name.json`` and ``name.safetensors`` into ``folder``; their sizes and hashes. On the disk they are after
-    ``sync``."""
+    """Write ``name.json`` and ``name.safetensors`` into ``folder`` and return their sizes and hashes. Call ``sync`` to
+    force them to disk."""
     out = {}
     if packed.arrays:
         out[f"{name}.safetensors"] = _write_file(folder / f"{name}.safetensors", _safetensors(packed))
@@ -150,7 +152,8 @@ def write(packed: Packed, folder: Path, name: str) -> dict[str, Written]:
 
 
 def _safetensors(packed: Packed) -> Iterator[Any]:
-    """The bytes of the file: length of the header, header, arrays. Large items first, so that all are aligned."""
+    """Yield the bytes of the file: length of the header, header, arrays. Arrays with large items come first, so that
+    all are aligned."""
     order = sorted(packed.arrays.items(), key=lambda item: -np.dtype(_bits(item[1][0])).itemsize)
     header, at = {}, 0
     for name, (dtype, shape, data) in order:
@@ -170,7 +173,7 @@ def _bits(dtype: str) -> str:
 
 def _write_file(path: Path, chunks: Iterator[Any]) -> Written:
     digest, size = hashlib.sha256(), 0
-    path.unlink(missing_ok=True)  # a link that somebody else has put there
+    path.unlink(missing_ok=True)  # another user may have put a link there
     with open(path, "xb") as file:
         for chunk in chunks:
             digest.update(chunk)
@@ -180,20 +183,20 @@ def _write_file(path: Path, chunks: Iterator[Any]) -> Written:
 
 
 def sync(paths: Iterable[Path]) -> None:
-    """Bring files and folders onto the disk: the kernel begins with all of them before the first is waited for."""
+    """Force files and folders to disk. Writing starts for all of them before the first is waited for."""
     descriptors: list[int] = []
     with contextlib.ExitStack() as stack:
         for path in paths:
             descriptors.append(os.open(path, os.O_RDONLY))
             stack.callback(os.close, descriptors[-1])
-            with contextlib.suppress(OSError, AttributeError):  # a hint, which not every system takes
-                os.posix_fadvise(descriptors[-1], 0, 0, os.POSIX_FADV_DONTNEED)  # writes it out, without waiting
+            with contextlib.suppress(OSError, AttributeError):  # a hint that not every system supports
+                os.posix_fadvise(descriptors[-1], 0, 0, os.POSIX_FADV_DONTNEED)  # starts writing without waiting
         for descriptor in descriptors:
             os.fsync(descriptor)
 
 
 def hash_file(path: Path) -> Written:
-    """Size and hash of a file that lies there."""
+    """Return size and hash of an existing file."""
     digest = hashlib.sha256()
     with open(path, "rb") as file:
         while chunk := file.read(CHUNK):
@@ -202,13 +205,13 @@ def hash_file(path: Path) -> Written:
 
 
 def read(folder: Path, name: str) -> Any:
-    """The state that was written; its arrays and tensors are the caller's own."""
+    """Return the state that was written. Its arrays and tensors are not shared with anything."""
     tree = parse_json(read_text(folder / f"{name}.json"))
     return _decode(tree, Arrays(folder / f"{name}.safetensors"))
 
 
 class _Loaded:
-    """The arrays of a message, which are read when they are asked for."""
+    """The arrays of a message, decoded on first use."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -216,7 +219,7 @@ class _Loaded:
     def get(self, name: str, tensor: bool) -> Any:
         part = self._parts[name]
         dtype = _NAMES[part["dtype"]]
-        flat = np.frombuffer(part["data"], _bits(dtype) if tensor else dtype).copy()  # the caller's own
+        flat = np.frombuffer(part["data"], _bits(dtype) if tensor else dtype).copy()  # a copy, owned by the caller
         shaped = flat.reshape(part["shape"])
         return torch.from_numpy(shaped).view(getattr(torch, dtype)) if tensor else shaped
 
@@ -228,7 +231,7 @@ class _Loaded:
 
 
 class Arrays:
-    """The arrays of a safetensors file; none is needed where a state has no arrays."""
+    """The arrays of a safetensors file. The file may be missing if the state has no arrays."""
 
     def __init__(self, path: Path) -> None:
         from safetensors import safe_open

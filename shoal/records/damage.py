@@ -1,4 +1,4 @@
-"""A file that is not as it was written: whatever its reader says of that becomes one sentence."""
+"""Damaged files: errors of their readers are reported as one sentence that names the file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from shoal.untrusted import RUN_FORMAT, excerpt, parse_json, read_text
 
 @contextlib.contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """What the block cannot make of the contents of ``path`` becomes a ShoalError that names the file."""
+    """Turn an error that the block raises on the contents of ``path`` into a ShoalError that names the file."""
     try:
         yield
     except FileNotFoundError:
@@ -27,7 +27,9 @@ def reading(path: Path) -> Iterator[None]:
 
 
 def read_json(path: Path, what: str, keys: Sequence[str] = ()) -> Values:
-    """What a file of ``what`` says, under ``keys`` at least. ShoalError where this version does not read its format."""
+    """Return the contents of a JSON object with at least ``keys``. what: what the file holds, for the error's sentence.
+    Raises UsageError if the file is missing and ShoalError if it is damaged or has a format that this version does not
+    read."""
     try:
         data = parse_json(read_text(path))
     except (FileNotFoundError, NotADirectoryError):

@@ -1,4 +1,5 @@
-"""Which version of a file's format this Shoal reads: every file says its own under ``format``."""
+"""Format versions: each file names its own under ``format``, and this module checks that this version of Shoal reads
+it."""
 
 from __future__ import annotations
 
@@ -12,8 +13,8 @@ from shoal.untrusted import RUN_FORMAT, brief
 
 
 def check_format(file: Path, facts: Mapping[str, Any], newest: int, oldest: int = RUN_FORMAT) -> None:
-    """ShoalError unless this version reads the format that ``facts`` of ``file`` name. Those that name none are of the
-    first."""
+    """Raise ShoalError unless this version reads the format named in ``facts`` of ``file``. Files that name none have
+    the first format."""
     written = facts.get("format", 1)
     if isinstance(written, bool) or not isinstance(written, int):
         raise ShoalError(f"{shown(file)} is damaged: its format is {brief(written)}, which is no number")
@@ -28,5 +29,5 @@ def check_format(file: Path, facts: Mapping[str, Any], newest: int, oldest: int 
 
 
 def an(word: str) -> str:
-    """The word with its article."""
+    """Return the word with its indefinite article."""
     return f"{'an' if word[0] in 'aeiou' else 'a'} {word}"

@@ -1,4 +1,5 @@
-"""``live.json``: what the replicas and channels of a running program do at this moment, for whoever watches the run."""
+"""``live.json``: the current activity of a running program's replicas and channels, for the web page and ``shoal
+watch``."""
 
 from __future__ import annotations
 
@@ -6,21 +7,21 @@ import json
 from pathlib import Path
 
 from shoal.metering.aggregator import Snapshot
-from shoal.records.whole_files import write_whole
+from shoal.records.atomic_write import write_atomic
 from shoal.untrusted import RUN_FORMAT
 
 NAME = "live.json"
 
 
 class LiveFile:
-    """Write the file anew for each snapshot; not at all where the runtime tells nothing of its replicas."""
+    """Rewrites the file for each snapshot, or never if the runtime does not report on its replicas."""
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / NAME
         self._before: Snapshot | None = None
 
     def update(self, snapshot: Snapshot) -> None:
-        """Write what ``snapshot`` says; OSError where that cannot be written."""
+        """Write the file for ``snapshot``. Raises OSError if it cannot be written."""
         if not snapshot.phases:
             return
         before, self._before = self._before, snapshot
@@ -32,4 +33,4 @@ class LiveFile:
             "format": RUN_FORMAT, "row": snapshot.row, "seconds": round(snapshot.seconds, 3),
             "phases": snapshot.phases, "items_per_second": rates,
         }  # fmt: skip
-        write_whole(self._path, json.dumps(facts) + "\n")
+        write_atomic(self._path, json.dumps(facts) + "\n")

@@ -1,6 +1,7 @@
-"""Back ends that show metrics elsewhere: TensorBoard, Weights & Biases, MLflow. Each an extra, imported when asked for.
+"""Log back ends, which send metrics to TensorBoard, Weights & Biases or MLflow. Each needs an extra package, which is
+imported on first use.
 
-The metric files are always written; a back end that fails is reported once and left out, and the training goes on.
+The metric files are always written. A back end that fails is reported once and then left out, and training continues.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from shoal import own_code
 from shoal.api import UsageError
 from shoal.extras import pip_install
 from shoal.metering.aggregator import Snapshot
+from shoal.records.atomic_write import write_atomic
 from shoal.records.evaluation_files import BEST, VIDEOS
 from shoal.records.metric_files import finite, performance_row, training_row
-from shoal.records.whole_files import write_whole
 from shoal.registry import Registry
 from shoal.types import Values
 
-EVALUATION = "evaluation_"  # what the names of an evaluator's figures begin with
+EVALUATION = "evaluation_"  # prefix of the names of an evaluator's metrics
 
 log = logging.getLogger("shoal.runtime")
 
@@ -33,13 +34,14 @@ class BackEnd:
     """Base class of back ends, which receive metrics besides the files. Name your own subclass by
     ``log="MODULE:CLASS"``."""
 
-    refused = r"(?!)"  # a pattern of the characters that its names of metrics must not have
-    package = ""  # that must be installed, of one of Shoal's
-    remote = False  # whether it tells a service: a run that goes on tells only those that its user has given it
+    refused = r"(?!)"  # a pattern of characters that its metric names must not contain
+    package = ""  # for Shoal's own back ends: the package that must be installed
+    # whether it sends data to a service. A resumed run sends data only to services that its user names again
+    remote = False
 
     def __init__(self, path: Path, config: Mapping[str, Any], begun: int, args: Values) -> None:
-        """path: the run's directory; config: its settings; begun: the step at which it begins, above 0 where it goes
-        on; args: what the user tells the back end (``log_args``)."""
+        """Open the back end. path: the run directory; config: the run's settings; begun: the step at which the run
+        begins, above 0 if it is resumed; args: the user's arguments for the back end (``log_args``)."""
 
     @abstractmethod
     def write(self, row: Mapping[str, float], steps: int) -> None:
@@ -55,10 +57,10 @@ class BackEnd:
 
 
 class TensorBoard(BackEnd):
-    """Event files in ``RUN/tensorboard``. Of a run that goes on, what was told of later steps before is not shown."""
+    """Writes event files to ``RUN/tensorboard``. In a resumed run, later steps of the earlier launch are hidden."""
 
     package = "tensorboard"
-    refused = r"[^-/\w.]"  # it would write an underscore for each, and one name for two
+    refused = r"[^-/\w.]"  # TensorBoard would replace each by an underscore and so merge names
 
     def __init__(self, path: Path, config: Mapping[str, Any], begun: int, args: Values) -> None:
         from torch.utils.tensorboard import SummaryWriter
@@ -76,13 +78,13 @@ class TensorBoard(BackEnd):
 
 
 class Wandb(BackEnd):
-    """A run of the project ``shoal``, the same when it goes on, unless ``WANDB_PROJECT`` or ``args`` (of
-    ``wandb.init``) name another; all of its own environment variables (``WANDB_NAME``, ``WANDB_DIR``) come before what
-    Shoal would say. The best policy is an artifact of it, films are media."""
+    """Logs to a run of the project ``shoal`` of Weights & Biases, the same run when it is resumed, unless
+    ``WANDB_PROJECT`` or ``args`` (of ``wandb.init``) name another. Its own environment variables (``WANDB_NAME``,
+    ``WANDB_DIR``) take precedence over Shoal's values. The best policy becomes an artifact, videos become media."""
 
     package = "wandb"
     remote = True
-    refused = r"^_"  # names that begin so are its own
+    refused = r"^_"  # W&B reserves these names
 
     def __init__(self, path: Path, config: Mapping[str, Any], begun: int, args: Values) -> None:
         self._wandb: Any = importlib.import_module("wandb")
@@ -91,7 +93,7 @@ class Wandb(BackEnd):
         own = {"project": "shoal", "name": path.name, "dir": str(path)}
         own = {name: value for name, value in own.items() if not os.environ.get(f"WANDB_{name.upper()}")}
         self._run = self._wandb.init(**{**own, "config": dict(config), **again, **args})
-        write_whole(file, self._run.id)
+        write_atomic(file, self._run.id)
 
     def write(self, row: Mapping[str, float], steps: int) -> None:
         self._run.log(dict(row), step=steps)
@@ -109,10 +111,10 @@ class Wandb(BackEnd):
 
 
 class MLflow(BackEnd):
-    """A run of the experiment ``shoal``, the same when it goes on, unless ``MLFLOW_EXPERIMENT_NAME``,
-    ``MLFLOW_EXPERIMENT_ID`` or ``args`` (``experiment_name``, and those of ``mlflow.start_run``) name another;
-    ``MLFLOW_TRACKING_URI`` says where. MLflow never changes a parameter: the new value of one is a tag of its name. Of
-    a batch with a name that it refuses it takes nothing."""
+    """Logs to a run of the experiment ``shoal`` of MLflow, the same run when it is resumed, unless
+    ``MLFLOW_EXPERIMENT_NAME``, ``MLFLOW_EXPERIMENT_ID`` or ``args`` (``experiment_name``, and those of
+    ``mlflow.start_run``) name another. ``MLFLOW_TRACKING_URI`` names the server. MLflow never changes a parameter, so a
+    new value is stored as a tag of the same name. MLflow rejects a whole batch if it refuses one name."""
 
     package = "mlflow"
     remote = True
@@ -128,7 +130,7 @@ class MLflow(BackEnd):
         run = self._mlflow.start_run(
             **which | {name: value for name, value in args.items() if name != "experiment_name"}
         )
-        write_whole(file, run.info.run_id)
+        write_atomic(file, run.info.run_id)
         values = {name: str(value)[:250] for name, value in config.items()}
         begun_with, shown = run.data.params, {**run.data.params, **run.data.tags}
         self._mlflow.log_params({name: value for name, value in values.items() if name not in begun_with})
@@ -164,9 +166,9 @@ REMOTE = [name for name in LOGGERS if LOGGERS.find(name).remote]
 
 
 def arguments(given: Mapping[str, Any], names: Sequence[str]) -> dict[str, Values]:
-    """Return the arguments of each back end, one of one's own by its absolute name, from what the user gave:
-    ``{"wandb": {"group": "x"}}`` or ``{"wandb.group": "x"}``. UsageError for those of a back end that is not among
-    ``names``."""
+    """Return the user's arguments of each back end, given as ``{"wandb": {"group": "x"}}`` or ``{"wandb.group": "x"}``.
+    A back end of the user's is named by its absolute name. Raises UsageError for arguments of a back end that is not
+    among ``names``."""
     out: dict[str, Values] = {}
     for key, value in given.items():
         back = next((name for name in names if key == name or key.startswith(f"{name}.")), key.partition(".")[0])
@@ -182,7 +184,7 @@ def arguments(given: Mapping[str, Any], names: Sequence[str]) -> dict[str, Value
 
 
 def check(names: Sequence[str]) -> None:
-    """UsageError unless every back end is known and installed."""
+    """Raise UsageError unless every back end is known and installed."""
     for name in names:
         found = LOGGERS.find(name)
         if name in LOGGERS.built_in:
@@ -193,21 +195,21 @@ def check(names: Sequence[str]) -> None:
 
 
 class Logger:
-    """An observer of the run that hands its rows to one back end: the figures of training as ``train/NAME``, of
-    evaluations as ``eval/NAME``, of the clock and the machine as ``perf/NAME``. ``begun``: the step at which the run
-    goes on; args: what the user tells the back end."""
+    """An observer of the run that passes its metrics to one back end: training as ``train/NAME``, evaluations as
+    ``eval/NAME``, clock and machine as ``perf/NAME``. begun: the step at which a resumed run continues; args: the
+    user's arguments for the back end."""
 
     def __init__(
         self, name: str, path: Path, config: Mapping[str, Any], begun: int, args: Values | None = None
     ) -> None:
         self.name = name
-        self._films = {*(path / VIDEOS).glob("*.mp4")}  # of which it has been told
+        self._films = {*(path / VIDEOS).glob("*.mp4")}  # videos already passed on
         self._path, self._steps = path, begun
-        self._names: dict[str, str] = {}  # metric -> what the back end calls it
+        self._names: dict[str, str] = {}  # metric -> its name in the back end
         self._back: BackEnd | None = None
         try:
             self._back = LOGGERS.find(name)(path, config, begun, args or {})
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever it raises: training does not depend on it
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - it may raise anything, and training must continue
             self._give_up(error)
 
     def update(self, snapshot: Snapshot) -> None:
@@ -216,11 +218,11 @@ class Logger:
         self._write(row | perf, snapshot.steps)
 
     def evaluated(self, numbers: Mapping[str, float], steps: int) -> None:
-        """Tell of an evaluation of what the run ended with."""
+        """Log an evaluation of the final parameters."""
         self._write({f"eval/{name}": value for name, value in numbers.items()}, steps)
 
     def keep(self) -> None:
-        """Hand over the run's best policy and its new films, where there are any."""
+        """Pass on the run's best policy and its new videos, if any."""
         best, films = self._path / BEST, sorted({*(self._path / VIDEOS).glob("*.mp4")} - self._films)
         try:
             if self._back is not None and (best.is_dir() or films):
@@ -229,7 +231,7 @@ class Logger:
             self._give_up(error)
 
     def _write(self, row: Mapping[str, Any], steps: int) -> None:
-        """Write what is finite of ``row``; never behind a step that was written."""
+        """Write the finite values of ``row``, at a step no earlier than that of the last row."""
         if self._back is None:
             return
         self._steps = max(self._steps, steps)
@@ -241,7 +243,7 @@ class Logger:
             self._give_up(error)
 
     def _named(self, name: str) -> str:
-        """Return the back end's name of a metric: the same name each time, and another for each metric."""
+        """Return the back end's name of a metric: always the same one, and a different one for each metric."""
         if name not in self._names:
             assert self._back is not None
             taken = re.sub(getattr(self._back, "refused", BackEnd.refused), "_", name, flags=re.ASCII) or "_"

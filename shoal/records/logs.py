@@ -1,4 +1,4 @@
-"""The log files of a run: ``logs/run.log`` by the supervisor, ``logs/ROLE-INDEX.log`` by each replica."""
+"""The log files of a run: ``logs/run.log`` of the supervisor, ``logs/ROLE-INDEX.log`` of each replica."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ from shoal.held import held
 from shoal.untrusted import printable
 
 FOLDER = "logs"
-LIMIT = 8 * 2**20  # bytes of a log: of a replica's, only the last quarter is kept beyond it; the run's is rotated once
+# bytes of a log. Beyond it, a replica's log keeps only its last quarter and the run's log is rotated once
+LIMIT = 8 * 2**20
 FORMAT = "%(asctime)s %(levelname)s %(message)s"
 
 root = logging.getLogger("shoal")
 
 
 class RoleLog:
-    """Takes over the standard output and error of this process, so that what C libraries print lands there too.
+    """Redirects the standard output and error of this process to a file, so that output of C libraries is logged too.
 
-    A rotating handler of ``logging`` sees only what passes through ``logging``, so the file is trimmed here.
+    A rotating handler of ``logging`` sees only records of ``logging``, so the file is trimmed here.
     """
 
     def __init__(self, run_dir: Path, role: str, index: int) -> None:
@@ -38,11 +39,11 @@ class RoleLog:
         logging.basicConfig(stream=sys.stderr, format=FORMAT)
 
     def note(self, text: str) -> None:
-        with contextlib.suppress(OSError):  # a full disk costs the log, not the training
+        with contextlib.suppress(OSError):  # a full disk must not stop training
             os.write(2, f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n".encode())
 
     def trim(self) -> None:
-        """Keep the file below ``LIMIT``: a loop of crashes or a talkative environment must not fill the disk."""
+        """Keep the file below ``LIMIT``, because a crash loop or a verbose environment must not fill the disk."""
         with contextlib.suppress(OSError):
             size = os.fstat(2).st_size
             if size <= LIMIT:
@@ -54,11 +55,12 @@ class RoleLog:
 
 
 class RunLog:
-    """While open, messages of Shoal go to ``logs/run.log`` (older ones: ``run.log.1``), warnings also to stderr."""
+    """While open, writes Shoal's log messages to ``logs/run.log`` (older ones: ``run.log.1``) and warnings also to
+    stderr."""
 
     def __init__(self, run_dir: Path) -> None:
         path = run_dir / FOLDER / "run.log"
-        with held(path.parent, make=True):  # OSError now where none can be written
+        with held(path.parent, make=True):  # raises OSError now if no log can be written
             self._file = _File(path, maxBytes=LIMIT, backupCount=1, encoding="utf-8", delay=True)
         self._file.setFormatter(logging.Formatter(FORMAT))
         self._terminal = _Terminal()
@@ -76,12 +78,13 @@ class RunLog:
 
 
 def _opened(path: Path) -> int:
-    """Return the descriptor of a log that is read and written behind its end. OSError for a link."""
+    """Open a log for reading and appending and return its descriptor. Raises OSError for a link."""
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
 
 
 class _File(logging.handlers.RotatingFileHandler):
-    """Opens and renames its file in the folder that lies there, whatever is put in its place meanwhile."""
+    """A rotating file that is opened and renamed relative to its open folder, even if a link replaces the folder's
+    path."""
 
     def _open(self) -> TextIOWrapper:
         path = Path(self.baseFilename)
@@ -91,18 +94,18 @@ class _File(logging.handlers.RotatingFileHandler):
     def doRollover(self) -> None:
         if self.stream is not None:
             self.stream.close()
-            self.stream = None  # what comes next opens it, as in the base class
+            self.stream = None  # the next record opens it, as in the base class
         path = Path(self.baseFilename)
         with held(path.parent) as folder:
             os.replace(folder / path.name, folder / f"{path.name}.1")
         self.stream = self._open()
 
     def handleError(self, record: logging.LogRecord) -> None:
-        """A full disk costs the log, not the training; the metric files report it."""
+        """Ignore the error, as a full disk must not stop training. The metric files report it."""
 
 
 class _Terminal(logging.Handler):
-    """Shows warnings; the exception that ends the run reports errors."""
+    """Prints warnings to stderr. Errors are printed by the exception that ends the run."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)

@@ -1,4 +1,4 @@
-"""The parts of a ``summary.md``: how a run was started and on what, as text in which nothing is markup."""
+"""Helpers for ``summary.md``: text without active Markdown, tables, the command and the provenance of a run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from shoal.records.whole_files import write_whole
+from shoal.records.atomic_write import write_atomic
 from shoal.types import Values
 from shoal.untrusted import one_line, printable
 from shoal.words import counted
@@ -21,7 +21,7 @@ _LINK = re.compile(r"\]([(\[:])")
 
 
 def command() -> str:
-    """Return how this process was started, as it would be typed again."""
+    """Return the command line of this process as a user would type it."""
     script, *words = sys.argv or ["python"]
     if Path(script).name in ("shoal", "__main__.py"):
         return shlex.join(["shoal", *words])
@@ -29,13 +29,13 @@ def command() -> str:
 
 
 def write_lines(path: Path, lines: Sequence[str]) -> None:
-    """Write the summary in the directory ``path``, whole. OSError where the disk refuses."""
-    shown = printable("\n".join(lines)).replace("<", "&lt;")  # no HTML within Markdown
-    write_whole(path / NAME, shown + "\n")
+    """Write the summary in the directory ``path`` atomically. Raises OSError if the disk is full."""
+    shown = printable("\n".join(lines)).replace("<", "&lt;")  # disables HTML within Markdown
+    write_atomic(path / NAME, shown + "\n")
 
 
 def written(seconds: float | None = None) -> str:
-    """Return a time (seconds since 1970; None: now) on the clock of this place."""
+    """Return a time (seconds since 1970; None: now) in local time."""
     return time.strftime(CLOCK, time.localtime(seconds))
 
 
@@ -51,26 +51,26 @@ def made_on(versions: Values, hardware: Values, git: str | None) -> dict[str, st
 
 
 def rows(cells: Mapping[str, Any]) -> list[str]:
-    """Return a table of names and values."""
+    """Return a Markdown table of names and values."""
     return ["| | |", "| --- | --- |", *(row([name, value]) for name, value in cells.items())]
 
 
 def row(cells: Sequence[Any]) -> str:
-    """Return a line of a table."""
+    """Return one line of a Markdown table."""
     return f"| {' | '.join(text(cell).replace('|', chr(92) + '|') for cell in cells)} |"
 
 
 def items(counts: Sequence[tuple[str, int]]) -> list[str]:
-    """Return a list of sentences, with how often each was said."""
+    """Return a Markdown list of sentences with their counts."""
     return [f"- {text(sentence)}" + (f" ({n} times)" if n > 1 else "") for sentence, n in counts]
 
 
 def text(value: Any) -> str:
-    """Return a value on one line, none of whose brackets are a link or what a link refers to."""
+    """Return a value on one line, with brackets escaped so that they do not form links or references."""
     return _LINK.sub(r"]\\\1", one_line(str(value)))
 
 
 def code(found: str) -> str:
-    """Return a text as code within a line, fenced by more backticks than it has in a row."""
+    """Return a text as inline code, fenced by more backticks than the longest run of backticks in it."""
     longest = max(map(len, re.findall("`+", found)), default=0)
     return f"{'`' * (longest + 1)}{' ' * (longest > 0)}{found}{' ' * (longest > 0)}{'`' * (longest + 1)}"

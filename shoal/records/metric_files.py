@@ -1,7 +1,8 @@
 """The metric files of a run, written and read: ``metrics``, ``performance`` and ``episodes``.
 
-``metrics.*`` and ``episodes.csv`` are functions of the training alone, so that two serial runs write the same bytes;
-what a clock says is in ``performance.*``. Rows are numbered, and the same number is the same moment in all of them.
+``metrics.*`` and ``episodes.csv`` depend on the training alone, so two serial runs with the same seed write the same
+bytes. Values that depend on a clock are in ``performance.*``. Rows are numbered, and equal numbers mean the same moment
+in all files.
 """
 
 from __future__ import annotations
@@ -24,24 +25,26 @@ from shoal.held import cut, open_to_append
 from shoal.metering.aggregator import Snapshot
 from shoal.metering.glossary import NAMES
 from shoal.paths import shown
+from shoal.records.atomic_write import write_atomic
 from shoal.records.damage import reading
 from shoal.records.live_file import LiveFile
-from shoal.records.whole_files import write_whole
 from shoal.types import Values
 from shoal.untrusted import MAX_LINE, bounded_lines, open_bytes, open_text
 
 TRAINING = ("row", "steps", "updates", "episodes", "episode_return", "episode_length")
 PERFORMANCE = ("row", "steps", "seconds", "steps_per_second", "updates_per_second", "memory", "restarts")
 EPISODES = ("row", "steps", "return", "length")
-TAIL = 1 << 16  # bytes, in which the newest row is looked for
-RESERVED_NAMES = frozenset({*TRAINING, *PERFORMANCE, "bytes_per_second"})  # of the run, whatever a role records
+TAIL = 1 << 16  # bytes at the end of a file in which the newest row is searched
+# names of the run's own metrics, which roles must not use
+RESERVED_NAMES = frozenset({*TRAINING, *PERFORMANCE, "bytes_per_second"})
 NOTHING: Mapping[str, Any] = {}
 
 log = logging.getLogger("shoal.runtime")
 
 
 class MetricFiles:
-    """Appends snapshots. ``after``: go on in the existing files behind the row of this number, and drop later ones."""
+    """Appends snapshots to the metric files. after: continue the existing files behind the row of this number and drop
+    later rows."""
 
     def __init__(self, directory: Path, after: int | None = None) -> None:
         self._tables: list[_Table] = []
@@ -73,7 +76,7 @@ class MetricFiles:
 
 
 def training_row(snapshot: Snapshot) -> Values:
-    """Return the metrics that depend on training alone, as one flat row; what is not known yet is left out."""
+    """Return the metrics that depend on training alone, as one flat row; unknown values are left out."""
     row: Values = {
         "row": snapshot.row,
         "steps": snapshot.steps,
@@ -113,10 +116,9 @@ def performance_row(snapshot: Snapshot) -> Values:
 
 
 def read_curve(run: str | Path) -> list[dict[str, float]]:
-    """Return the rows of a run's metric files, training and performance joined. A row has no entry for an unknown
-    value.
+    """Return the rows of a run's metric files, training and performance joined. Unknown values are missing from a row.
 
-    ``steps``, ``seconds`` and ``episode_return`` (where an episode had ended) make a learning curve.
+    ``steps``, ``seconds`` and ``episode_return`` (once an episode has ended) make a learning curve.
     """
     run = Path(run)
     performance = {row["row"]: row for row in _read(run / "performance.csv")}
@@ -124,14 +126,15 @@ def read_curve(run: str | Path) -> list[dict[str, float]]:
 
 
 def newest_steps(run: Path) -> int:
-    """Return the steps in the newest whole row of a run's directory, without reading the others; 0: there is none."""
+    """Return the steps in the newest complete row of a run's directory without reading earlier rows, or 0 if there is
+    none."""
     try:
         with open_bytes(run / "metrics.csv") as file:
             names = file.readline().decode().strip().split(",")
             file.seek(max(file.tell(), file.seek(0, os.SEEK_END) - TAIL))
             rows = file.read().rpartition(b"\n")[0].splitlines()
         return int(float(rows[-1].split(b",")[names.index("steps")])) if rows else 0
-    except (OSError, ValueError, IndexError):  # not yet there, or its columns are just being written anew
+    except (OSError, ValueError, IndexError):  # not there yet, or its columns are being rewritten
         return 0
 
 
@@ -146,8 +149,8 @@ def _read(path: Path) -> list[dict[str, float]]:
 
 
 class _Table:
-    """NAME.csv, and the same rows in NAME.jsonl. Columns are added as their names first appear. Rows that do not fit on
-    the disk raise OSError and leave no part of themselves."""
+    """NAME.csv, and the same rows in NAME.jsonl. A column is added when its name first appears. Rows that do not fit on
+    the disk raise OSError and are removed completely."""
 
     def __init__(
         self, directory: Path, name: str, columns: tuple[str, ...], after: int | None, jsonl: bool = True
@@ -158,15 +161,15 @@ class _Table:
             self._columns = list(columns)
             self._rewrite([])
             if self._lines is not None:
-                write_whole(self._lines, b"")
+                write_atomic(self._lines, b"")
         else:
             self._cut(columns, after)
         self._csv = open_to_append(self._path)
         self._jsonl = None if self._lines is None else open_to_append(self._lines)
 
     def _cut(self, columns: tuple[str, ...], after: int) -> None:
-        """Drop the rows behind the one of this number, and the columns that no other has used. ShoalError if the files
-        are not there, or damaged. Of what is kept only the last row is parsed: a member of a population comes back for
+        """Drop the rows behind number ``after``, and columns that no remaining row uses. Raises ShoalError if the files
+        are missing or damaged. Only the last remaining row is parsed, because a member of a population is resumed for
         every slice."""
         with reading(self._path):
             with _mapped(self._path) as data:
@@ -187,7 +190,7 @@ class _Table:
             self._drop_columns(columns, after)
 
     def _drop_columns(self, columns: tuple[str, ...], after: int) -> None:
-        """Rewrite the CSV up to a row, with ``columns`` and those that are used there."""
+        """Rewrite the CSV up to row ``after``, with ``columns`` and those that are used there."""
         with reading(self._path):
             header, rows = self._rows()
             rows = [row for row in rows if int(row[0]) <= after]
@@ -196,7 +199,7 @@ class _Table:
         self._rewrite([[row[i] for i in used] for row in rows])
 
     def write(self, rows: Sequence[Mapping[str, Any]], nested: Mapping[str, Any] = NOTHING) -> None:
-        """``nested``: what has no place in a table, and is in the JSON lines only."""
+        """Append rows. nested: values that do not fit into a table and are written to the JSON lines only."""
         if not rows:
             return
         new = [name for name in dict.fromkeys(itertools.chain(*rows)) if name not in self._columns]
@@ -215,7 +218,7 @@ class _Table:
             self._jsonl.close()
 
     def _add_columns(self, names: list[str]) -> None:
-        """Rewrite the CSV with more columns; earlier rows leave them empty."""
+        """Rewrite the CSV with more columns, which are empty in earlier rows."""
         before = self._columns
         _, rows = self._rows()
         self._columns = before + names
@@ -228,7 +231,7 @@ class _Table:
         self._csv = open_to_append(self._path)
 
     def _rows(self) -> tuple[list[str], list[list[str]]]:
-        """The columns, and every whole row (a killed run may have left half of its last one)."""
+        """Return the columns and every complete row. A killed run may have left an incomplete last row."""
         with reading(self._path), open_text(self._path) as file:
             header, *rows = list(csv.reader(bounded_lines(file)))
         return header, [row for row in rows if len(row) == len(header)]
@@ -236,14 +239,14 @@ class _Table:
     def _rewrite(self, rows: list[list[str]]) -> None:
         text = io.StringIO()
         csv.writer(text).writerows([self._columns, *rows])
-        write_whole(self._path, text.getvalue())
+        write_atomic(self._path, text.getvalue())
 
 
 @contextlib.contextmanager
 def _mapped(path: Path) -> Iterator[bytes | mmap.mmap]:
-    """The content of a file, of which only what is looked at is read."""
+    """Map a file into memory, so that only the parts that are used are read."""
     with open_bytes(path) as file:
-        if not os.fstat(file.fileno()).st_size:  # nothing can be mapped
+        if not os.fstat(file.fileno()).st_size:  # an empty file cannot be mapped
             yield b""
             return
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
@@ -251,8 +254,8 @@ def _mapped(path: Path) -> Iterator[bytes | mmap.mmap]:
 
 
 def _last(data: bytes | mmap.mmap, first: int, after: int, number: Callable[[bytes], int]) -> tuple[int, int]:
-    """Where the last whole line up to ``after`` begins and ends, of lines that begin at ``first`` and whose numbers do
-    not fall: looked for from the end. (A killed run may have left half a line there.)"""
+    """Return where the last complete line with a number of at most ``after`` begins and ends, searching from the end.
+    Lines begin at ``first`` and their numbers never decrease. A killed run may have left an incomplete last line."""
     end = _begin(data, len(data))
     while end > first:
         start = _begin(data, end - 1)
@@ -263,7 +266,7 @@ def _last(data: bytes | mmap.mmap, first: int, after: int, number: Callable[[byt
 
 
 def _begin(data: bytes | mmap.mmap, end: int) -> int:
-    """Where the line that goes on until ``end`` begins. ValueError if that is more than ``MAX_LINE`` before."""
+    """Return where the line that ends at ``end`` begins. Raises ValueError if it is longer than ``MAX_LINE``."""
     least = max(0, end - MAX_LINE)
     found = data.rfind(b"\n", least, end)
     if found < 0 < least:
@@ -272,8 +275,8 @@ def _begin(data: bytes | mmap.mmap, end: int) -> int:
 
 
 def append_row(path: Path, row: Mapping[str, Any]) -> None:
-    """A row of a small CSV file, with a new column for each name that is new. All of it or, where that raises OSError,
-    nothing."""
+    """Append a row to a small CSV file, adding a column for each new name. If this raises OSError, the file is
+    unchanged."""
     columns, new, text = list(row), list[str](), io.StringIO()
     if path.is_file() and path.stat().st_size:
         with open_text(path) as file:
@@ -285,7 +288,7 @@ def append_row(path: Path, row: Mapping[str, Any]) -> None:
     if new:
         writer.writeheader()
         writer.writerows([*before, row])
-        write_whole(path, text.getvalue())
+        write_atomic(path, text.getvalue())
         return
     with open_to_append(path) as file:
         if file.tell() == 0:
@@ -295,7 +298,7 @@ def append_row(path: Path, row: Mapping[str, Any]) -> None:
 
 
 def append(file: IO[bytes], text: str) -> None:
-    """All of the text or, where that raises OSError, nothing of it."""
+    """Append the whole text. If this raises OSError, the file is unchanged."""
     data = text.encode()
     size = os.fstat(file.fileno()).st_size
     try:
@@ -307,7 +310,7 @@ def append(file: IO[bytes], text: str) -> None:
 
 
 def finite(value: Any) -> Any:
-    """JSON has no NaN and no infinity: null instead."""
+    """Return the value with NaN and infinity replaced by None, because JSON lacks them."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

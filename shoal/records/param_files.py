@@ -11,29 +11,29 @@ from typing import Any
 from shoal.api import ShoalError, Tensors
 from shoal.paths import shown
 from shoal.records import checkpoint
+from shoal.records.atomic_write import write_atomic
 from shoal.records.checkpoint_params import newest_params
 from shoal.records.damage import read_json, reading
 from shoal.records.report import Report
 from shoal.records.tensor_files import save_tensors
-from shoal.records.whole_files import write_whole
 from shoal.untrusted import RUN_FORMAT, excerpt
 
-MAX_READS = 5  # tries to read parameters that a run replaces meanwhile
-NEWEST = "newest"  # folder of the parameters of a run that goes on
+MAX_READS = 5  # attempts to read parameters that a run replaces meanwhile
+NEWEST = "newest"  # folder of the parameters of a running training
 
 
 def save_params(path: Path, report: Report) -> None:
-    """One ``params-CHANNEL.safetensors`` per channel, then ``params.json``, each written whole or not at all."""
+    """Write ``params-CHANNEL.safetensors`` for each channel and then ``params.json``, each atomically."""
     files = {channel: f"params-{channel.replace('/', '.')}.safetensors" for channel in report.params}
     for channel, params in report.params.items():
         save_tensors(params, path / files[channel])
     facts = {"steps": report.steps, "updates": report.updates}
-    write_whole(path / "params.json", index(facts, files, report.params))
+    write_atomic(path / "params.json", index(facts, files, report.params))
 
 
 def index(facts: Mapping[str, Any], files: Mapping[str, str], params: Mapping[str, Tensors]) -> str:
-    """What ``params.json`` says: the ``facts``, and of each params channel its file and the types and shapes of its
-    tensors."""
+    """Return the contents of ``params.json``: the ``facts``, and the file of each params channel with the types and
+    shapes of its tensors."""
     channels = {
         name: {"file": files[name], "tensors": {k: [str(v.dtype), list(v.shape)] for k, v in tensors.items()}}
         for name, tensors in params.items()
@@ -42,11 +42,11 @@ def index(facts: Mapping[str, Any], files: Mapping[str, str], params: Mapping[st
 
 
 def load_params(path: Path, channel: str | None = None) -> tuple[int, Tensors]:
-    """(updates, tensors) of a params channel (None: of the only one), as a run saved them: at its end or, of one that
-    goes on or was killed, what it published or its newest checkpoint, whichever is newer. ShoalError if there are none
-    of it.
+    """Return (updates, tensors) of a params channel (None: of the only one) that a run saved. A run that is still going
+    on or was killed has published parameters and checkpoints; the newer ones are taken. Raises ShoalError if there are
+    none.
 
-    A run that goes on replaces its files: where one was gone as it was to be read, what is there by then is read.
+    A running training replaces its files. If a file disappears before it is read, the new ones are read instead.
     """
     for _ in range(MAX_READS - 1):
         before = _params_now(path)
@@ -59,7 +59,7 @@ def load_params(path: Path, channel: str | None = None) -> tuple[int, Tensors]:
 
 
 def _params_now(path: Path) -> list[object]:
-    """What a directory has of parameters at this moment, to be compared."""
+    """Return the identity of each parameter file in a directory, to detect changes."""
     found: list[object] = [path.name for path in checkpoint.named(path / checkpoint.FOLDER)]
     for file in (path / "params.json", path / NEWEST / "params.json"):
         with contextlib.suppress(OSError):

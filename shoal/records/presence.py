@@ -1,4 +1,4 @@
-"""Whether a directory that is written to is still the one that it was."""
+"""Detection of a run directory that was removed, moved or replaced."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ from shoal.api import ShoalError
 
 
 class DirectoryGone(ShoalError):
-    """The directory of a run was removed, moved or replaced while it went on: nothing that it learns can be kept."""
+    """Raised if the directory of a run was removed, moved or replaced while it was going on, so that nothing can be
+    saved."""
 
 
 class Presence:
-    """The directory ``path`` as it is now."""
+    """The identity of the directory ``path`` when this object was made."""
 
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
         self._identity = self._look()
 
     def require(self) -> None:
-        """Raise DirectoryGone unless the same directory is still there. What cannot be told now is not held to be gone:
-        a network's disk may be away for a while."""
+        """Raise DirectoryGone unless the same directory is still there. Other errors are ignored, because a network
+        disk may be unavailable for a while."""
         try:
             found = self._look()
         except (FileNotFoundError, NotADirectoryError):
@@ -34,7 +35,7 @@ class Presence:
             )
 
     def holds(self) -> bool:
-        """Return whether the same directory is still there, so that what is in it may be removed."""
+        """Return True if the same directory is still there, so that its contents may be removed."""
         try:
             return self._look() == self._identity
         except OSError:

@@ -1,4 +1,4 @@
-"""The newest parameters of a run that goes on, in its directory for whoever evaluates it meanwhile."""
+"""The newest parameters of a running training, written to its directory for evaluation meanwhile."""
 
 from __future__ import annotations
 
@@ -12,22 +12,20 @@ from shoal.records.param_files import NEWEST, save_params
 from shoal.records.report import Report
 
 PUBLISH_SECONDS = 10.0  # seconds between two publications
-MAX_TIME_SHARE = 0.005  # of the time, at most, that they take
-SOON = 0.5  # seconds until another look where nothing is published yet
+MAX_TIME_SHARE = 0.005  # largest share of the time that publications may take
+SOON = 0.5  # seconds between attempts before the first publication
 
 
 class Publication:
-    """Call ``look`` now and then: it writes ``newest/`` as soon as there are parameters, and every
-    ``PUBLISH_SECONDS`` from then on, or less often where writing takes long. A disk that is full costs the
-    publication, not the training.
-    """
+    """Publishes parameters when ``look`` is called: as soon as there are any and then every ``PUBLISH_SECONDS``, or
+    less often if writing is slow. A full disk skips the publication and does not stop training."""
 
     def __init__(self, run_dir: Path) -> None:
         self._folder = run_dir / NEWEST
         self._due = 0.0
 
     def look(self, run: Callable[[], Report]) -> None:
-        """Publish, if that is due, what ``run`` returns, with the parameters published last."""
+        """If a publication is due, write the parameters of the report that ``run`` returns."""
         if (began := time.monotonic()) < self._due:
             return
         report = run()

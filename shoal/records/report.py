@@ -1,4 +1,4 @@
-"""How a run ended: what a runtime returns, and ``report.json``."""
+"""Report: how a run ended, as a runtime returns it and as ``report.json`` stores it."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from shoal.untrusted import brief, number
 class Report:
     """How a run ended.
 
-    reason: the limit that it reached (a field of ``runtime.launch.Stop``); ``interrupted`` and ``terminated`` after
-        SIGINT and SIGTERM; ``stopped`` where a role asked for the end.
+    reason: the limit that was reached (a field of ``runtime.launch.Stop``); ``interrupted`` and ``terminated`` after
+        SIGINT and SIGTERM; ``stopped`` if a role asked for the end.
     steps: agent steps of all actors; updates: of all learners; seconds: of training, over all launches of the run.
     episode_return: mean raw return of the last 100 episodes, nan before the first; episodes: how many ended.
     params: channel -> the parameters published last, of each params channel that has any.
     restarts: how often a replica failed and was started again.
-    error: where the reason is ``failed``, what ended the run.
+    error: the error that ended the run, if the reason is ``failed``.
     evaluation: the last row of ``evaluations.csv``, by its columns (``unfinished``: episodes that did not end, if there
-        were any); {} of a run that was not evaluated.
+        were any); {} for a run that was not evaluated.
     """
 
     reason: str
@@ -42,14 +42,14 @@ class Report:
 
     @classmethod
     def of(cls, reason: str, run: Aggregator | Snapshot, params: Mapping[str, Tensors] | None = None) -> Report:
-        """The end of a ``run`` by what it has come to."""
+        """Return the report of a run that ended for ``reason``, from its counters."""
         return cls(
             reason, run.steps, run.updates, run.seconds, run.episode_return, run.episodes, dict(params or {}),
             run.restarts,
         )  # fmt: skip
 
     def to_json(self) -> Values:
-        """Return the report as ``report.json`` holds it, for ``from_json``: all but the parameters."""
+        """Return the report as ``report.json`` stores it, without the parameters."""
         facts = {
             "reason": self.reason,
             "steps": self.steps,
@@ -65,7 +65,8 @@ class Report:
 
     @classmethod
     def from_json(cls, facts: Mapping[str, Any]) -> Report:
-        """Return what ``report.json`` says; TypeError or LookupError where it says something else."""
+        """Return the report that ``report.json`` stores. Raises TypeError or LookupError if its contents are
+        invalid."""
         kinds = {"reason": str, "steps": int, "updates": int, "seconds": float, "episode_return": float,
                  "episodes": int, "restarts": int, "error": str, "evaluation": dict}  # fmt: skip
         values = {"restarts": 0, "error": "", "evaluation": {}, **facts}

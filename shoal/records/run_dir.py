@@ -1,4 +1,4 @@
-"""The directory of a run: what was run (config, drawing, versions) and what came of it (metrics, parameters)."""
+"""The directory of a run: its configuration, drawings and versions, and its results (metrics, parameters)."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from shoal.api import ShoalError, UsageError
 from shoal.metering.aggregator import MOST_INFOS, Snapshot
 from shoal.paths import fixed, require_new, shown
 from shoal.records import checkpoint
+from shoal.records.atomic_write import write_atomic
 from shoal.records.checkpoint import Checkpoint
 from shoal.records.damage import read_json, reading
 from shoal.records.logs import RunLog
@@ -33,14 +34,13 @@ from shoal.records.param_files import NEWEST, save_params
 from shoal.records.presence import Presence
 from shoal.records.report import Report
 from shoal.records.run_lock import RunLock, require_unlocked
-from shoal.records.whole_files import write_whole
 from shoal.types import Values
 from shoal.untrusted import RUN_FORMAT, read_text, require_plain
 
 NO_OVERWRITE = "; a run never overwrites another"
 PACKAGES = ("torch", "numpy", "gymnasium", "ale-py", "envpool", "mujoco")
 
-# Never written to through a link, whoever trusts the run
+# never written through a link, even in a trusted run
 NO_LINKS = ("run.lock", "*.csv", "*.jsonl", "best", "newest", "videos", "dumps", "logs", "logs/*.log")
 
 log = logging.getLogger("shoal.runtime")
@@ -48,8 +48,8 @@ log = logging.getLogger("shoal.runtime")
 
 @contextlib.contextmanager
 def new_directory(system: str, env: str, seed: int, root: Path = Path("runs")) -> Iterator[Path]:
-    """A new, empty directory under ``runs``, made in one step, so that runs that start together get one each; what is
-    refused before it writes anything leaves none behind."""
+    """Create a new, empty directory under ``runs`` and yield it. Creation is one step, so runs that start together get
+    different ones. If the block raises before anything is written, the directory is removed."""
     parts = (Path(system).stem, re.sub(r"[^A-Za-z0-9_.-]+", "-", env).strip("-"), time.strftime("%Y%m%d-%H%M%S"), seed)
     base = fixed(root) / "-".join(map(str, parts))
     made = not root.exists()
@@ -65,7 +65,7 @@ def new_directory(system: str, env: str, seed: int, root: Path = Path("runs")) -
     try:
         yield path
     finally:
-        with contextlib.suppress(OSError):  # there is something in it
+        with contextlib.suppress(OSError):  # it is not empty
             path.rmdir()
             if made:
                 root.rmdir()
@@ -74,7 +74,7 @@ def new_directory(system: str, env: str, seed: int, root: Path = Path("runs")) -
 class RunDirectory:
     """Creates ``path`` (mode 0700) and, as an observer of the run, writes its metrics.
 
-    A disk that is full does not stop the training: what cannot be written is reported once and left out.
+    A full disk does not stop training: rows that cannot be written are reported once and left out.
     """
 
     def __init__(self, path: Path):
@@ -82,9 +82,10 @@ class RunDirectory:
         self._files: MetricFiles | None = None
         self._last: Snapshot | None = None
         self._failed, self._refused = False, False
-        self._outdated: list[Path] = []  # what a run that goes on replaces, until its first row
-        self._before: bytes | None = None  # config.json of a run that goes on, until it does
-        self._made: bool | None = not self.path.exists()  # None: the run was there before
+        self._outdated: list[Path] = []  # files that a resumed run replaces when it writes its first row
+        self._before: bytes | None = None  # config.json of a resumed run before it is changed
+        # whether this process created the directory; None: the run existed before
+        self._made: bool | None = not self.path.exists()
         require_unlocked(self.path)
         require_new(self.path, NO_OVERWRITE)
         try:
@@ -93,9 +94,9 @@ class RunDirectory:
             self.lock, self.present = RunLock(self.path), Presence(self.path)
             self._files = MetricFiles(self.path)
             self._log = RunLog(self.path)
-        except UsageError:  # another process has made a run of it meanwhile
+        except UsageError:  # another process has created a run there meanwhile
             raise
-        except BaseException as error:  # a full disk, an interrupt: a directory that holds no run is of no use
+        except BaseException as error:  # a full disk or an interrupt: an empty directory is removed
             self._close_files()
             if self._made:
                 shutil.rmtree(self.path, ignore_errors=True)
@@ -105,8 +106,8 @@ class RunDirectory:
 
     @classmethod
     def reopen(cls, path: Path, trust: bool) -> RunDirectory:
-        """The directory of an earlier run, locked; nothing in it is changed before ``go_on``. UsageError if the run
-        still goes on, or if it holds links and nobody says ``trust``."""
+        """Return the locked directory of an earlier run. Nothing is changed before ``go_on``. Raises UsageError if the
+        run is still going on, or if the directory contains links and ``trust`` is false."""
         if not path.is_dir():
             raise UsageError(f"no such run directory: '{path}'")
         if not (path / "config.json").is_file():
@@ -126,7 +127,7 @@ class RunDirectory:
         return out
 
     def go_on(self, after: Checkpoint) -> None:
-        """Go on behind a checkpoint: what was written later is removed."""
+        """Continue from a checkpoint and remove everything that was written after it."""
         self._close_files()
         with self._writable():
             self.lock.at_least(int(after.manifest["launch"]) + 1)
@@ -136,7 +137,7 @@ class RunDirectory:
 
     @contextlib.contextmanager
     def _writable(self) -> Iterator[None]:
-        """UsageError where the block cannot write to a directory that is there: no rights, no space, a link."""
+        """Raise UsageError if the block cannot write to an existing directory: no permission, no space, or a link."""
         try:
             yield
         except OSError as error:
@@ -148,7 +149,7 @@ class RunDirectory:
     ) -> None:
         """Write ``config.json`` (with versions, hardware and git commit) and the program's drawings.
 
-        made_with: the ``provenance`` that is known already; None: it is looked up.
+        made_with: the result of ``provenance`` if it is known; None: computed here.
         """
         if made_with is None:
             made_with = provenance([str(config.get("system", "")), str(config.get("config", {}).get("env", ""))])
@@ -158,7 +159,7 @@ class RunDirectory:
             self._write(name, drawing)
 
     def update(self, snapshot: Snapshot) -> None:
-        """Write a row. DirectoryGone where the directory is no longer there."""
+        """Write a row of metrics. Raises DirectoryGone if the directory no longer exists."""
         self.present.require()
         assert self._files is not None
         if snapshot.left_out and not (self._last and self._last.left_out):
@@ -181,7 +182,7 @@ class RunDirectory:
             self._failed = False
 
     def finish(self, report: Report) -> None:
-        """Write the parameters and ``report.json``; the metric files are complete."""
+        """Write the parameters and ``report.json``. The metric files are complete."""
         self.present.require()
         try:
             save_params(self.path, report)
@@ -192,9 +193,11 @@ class RunDirectory:
         self._close_files()
 
     def failed(self, error: BaseException) -> None:
-        """Write into ``report.json`` that the run failed, and why; nothing where that cannot be written. Of a new run
-        that was refused, or ended before it was described, nothing is left after ``close``; one that was to go on with
-        other settings, and did not, keeps those it had."""
+        """Write to ``report.json`` that the run failed, and why, if it can be written.
+
+        A new run that was refused, or ended before ``describe``, is removed on ``close``. A resumed run that failed
+        before its first row gets its earlier settings back.
+        """
         begun = self._last is not None and self._last.steps
         empty = isinstance(error, UsageError) or not (self.path / "config.json").exists()
         self._refused = self._made is not None and not begun and empty
@@ -206,7 +209,7 @@ class RunDirectory:
         report = Report("failed", 0, 0, 0.0, math.nan, 0)
         if self._last is not None:
             report = Report.of("failed", self._last)
-        elif self._outdated:  # it did not get to its first row: the figures of before hold
+        elif self._outdated:  # it did not reach its first row, so the earlier files are still valid
             with contextlib.suppress(ShoalError, OSError):
                 report = read_report(self.path) or report
         with contextlib.suppress(ShoalError):
@@ -214,7 +217,7 @@ class RunDirectory:
 
     @property
     def advanced(self) -> bool:
-        """Whether the run has made a step that it can go on from."""
+        """Return True if the run has made a step that it can be resumed from."""
         return self._last is not None and self._last.steps > 0
 
     def close(self) -> None:
@@ -228,7 +231,7 @@ class RunDirectory:
                 self.path.rmdir()
 
     def _close_files(self) -> None:
-        with contextlib.suppress(OSError):  # a full disk, reported before
+        with contextlib.suppress(OSError):  # a full disk, which was reported before
             if self._files is not None:
                 self._files.close()
 
@@ -238,17 +241,17 @@ class RunDirectory:
 
     def _write(self, name: str, content: str | bytes) -> None:
         try:
-            write_whole(self.path / name, content)
+            write_atomic(self.path / name, content)
         except OSError as error:
             raise ShoalError(f"cannot write '{self.path / name}': {error.strerror}") from None
 
 
 def read_report(path: Path) -> Report | None:
-    """Return how the run in ``path`` ended; None where nothing says so."""
+    """Return how the run in ``path`` ended, or None if it has no report."""
     file = path / "report.json"
     try:
         facts = read_json(file, "report")
-    except UsageError:  # there is none, or none any more: a run that goes on has removed it
+    except UsageError:  # there is none, or a resumed run has removed it
         return None
     with reading(file):
         return Report.from_json(facts)
@@ -256,8 +259,8 @@ def read_report(path: Path) -> Report | None:
 
 # ----------------------------------------------------------------------------------- provenance
 def provenance(code: Sequence[str] = ()) -> Values:
-    """What a run is made with: versions, hardware, and the git commit of the user's own ``code`` (names of modules and
-    files, Shoal's own left out), of the script that runs, or else of Shoal."""
+    """Return what a run is made with: versions, hardware and the git commit. The commit is that of the user's own
+    ``code`` (modules and files), of the script that runs, or else of Shoal."""
     return {"versions": versions(), "hardware": machine.hardware(), "git": git_commit(_folders(code))}
 
 
@@ -273,7 +276,7 @@ def versions() -> dict[str, str]:
 
 
 def _folders(code: Sequence[str]) -> Iterator[Path]:
-    """Return where the code lies that this process runs anyway."""
+    """Yield the folders of code that this process runs anyway."""
     script = getattr(sys.modules.get("__main__"), "__file__", None)
     files = [own_code.origin(name) for name in code if ":" in name or name.endswith(".py")]
     for file in (*files, script, __file__):
@@ -282,10 +285,10 @@ def _folders(code: Sequence[str]) -> Iterator[Path]:
 
 
 def git_commit(folders: Iterable[Path]) -> str | None:
-    """The commit of the first of these folders that is in git, with ``+changes`` if it is not clean; None: none is.
+    """Return the commit of the first of these folders that is in git, with ``+changes`` if it is not clean, or None.
 
-    git runs what a repository's configuration names (monitors, hooks, filters of what changed), so it is asked of none
-    but folders whose code runs anyway, and without its monitors and hooks.
+    git runs programs that a repository's configuration names (monitors, hooks, filters). It is therefore called only in
+    folders whose code runs anyway, and without monitors and hooks.
     """
     quiet = ("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "--no-optional-locks")
     asked = (("rev-parse", "HEAD"), ("status", "--porcelain", "-uno", "--ignore-submodules=all"))

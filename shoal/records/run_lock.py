@@ -1,4 +1,4 @@
-"""One process at a time runs in a run directory, and each knows how many did before."""
+"""The lock of a run directory: only one process at a time runs in it, and launches are numbered."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ NAME = "run.lock"
 
 
 def is_held(descriptor: int) -> bool:
-    """Return True if a process of this machine holds the lock on an open file. Where the system lists its locks it is
-    looked up, not tried: whoever tries a lock holds it for a moment, in which a run could not start."""
+    """Return True if a process of this machine holds the lock on an open file. If the system lists its locks, the list
+    is read. Trying the lock would hold it for a moment, in which a run could not start."""
     inode = f":{os.fstat(descriptor).st_ino} "
     try:
         with open("/proc/locks", encoding="ascii") as locks:
@@ -36,13 +36,13 @@ def _is_free(descriptor: int) -> bool:
 
 
 def is_locked(run_dir: Path) -> bool:
-    """Return True if some process of this machine runs in ``run_dir`` at this moment."""
+    """Return True if a process of this machine runs in ``run_dir`` now."""
     with _opened(run_dir) as descriptor:
         return descriptor is not None and is_held(descriptor)
 
 
 def require_unlocked(run_dir: Path) -> None:
-    """UsageError that names the process, if one runs in ``run_dir``."""
+    """Raise UsageError that names the process if one runs in ``run_dir``."""
     with _opened(run_dir) as descriptor:
         if descriptor is not None and is_held(descriptor):
             raise _going_on(run_dir, descriptor)
@@ -50,7 +50,7 @@ def require_unlocked(run_dir: Path) -> None:
 
 @contextlib.contextmanager
 def _opened(run_dir: Path) -> Iterator[int | None]:
-    """Give the descriptor of the file of the lock, read only; None where there is none."""
+    """Yield the descriptor of the lock file, opened for reading, or None if there is no such file."""
     try:
         descriptor = os.open(run_dir / NAME, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
@@ -74,10 +74,10 @@ def _facts(descriptor: int) -> dict[str, int]:
 
 
 class RunLock:
-    """Held as long as this process lives: the kernel gives it back however the process dies.
+    """A lock that is held for as long as this process lives; the kernel releases it however the process ends.
 
-    ``launch``: 0 for a new run, then one more each time it is resumed. It is on disk before anything starts, so no two
-    launches of a run share a number (replicas make their seeds of it).
+    ``launch``: 0 for a new run, then one more each time it is resumed. The number is written to disk before anything
+    starts, so that no two launches of a run share it (replicas derive their seeds from it).
     """
 
     def __init__(self, run_dir: Path) -> None:
@@ -92,7 +92,7 @@ class RunLock:
         self._write()
 
     def at_least(self, launch: int) -> None:
-        """Where the file was lost: the number that a checkpoint knows of."""
+        """Raise the launch number to ``launch``, which a checkpoint stores, in case the lock file was lost."""
         if launch > self.launch:
             self.launch = launch
             self._write()
@@ -105,5 +105,5 @@ class RunLock:
     def _write(self) -> None:
         text = json.dumps({"pid": os.getpid(), "launch": self.launch}).encode().ljust(64) + b"\n"
         os.pwrite(self._descriptor, text, 0)
-        os.ftruncate(self._descriptor, len(text))  # of what somebody else has put there
+        os.ftruncate(self._descriptor, len(text))  # another user may have written to it
         os.fsync(self._descriptor)

@@ -1,4 +1,4 @@
-"""``summary.md`` in a run's directory: what a person asks of a run the morning after, kept current as it goes on."""
+"""``summary.md`` in a run's directory: an overview of the run for people, kept current while it runs."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from shoal.untrusted import bounded_lines, one_line, open_text
 from shoal.words import counted
 
 WRITE_SECONDS = 30.0  # seconds between two writings
-SHOWN = 10  # evaluations, and warnings
+SHOWN = 10  # largest number of evaluations, and of warnings, that are listed
 
 root = logging.getLogger("shoal")
 
 
 class Summary(logging.Handler):
-    """An observer of the run that writes ``summary.md``; until ``finish``, it notes the warnings of Shoal, too. A disk
-    that is full costs the summary, not the training. why: how the preset was chosen."""
+    """An observer of the run that writes ``summary.md`` and, until ``finish``, collects Shoal's warnings. A full disk
+    skips the summary and does not stop training. why: how the preset was chosen."""
 
     def __init__(self, path: Path, why: str) -> None:
         super().__init__(logging.WARNING)
@@ -58,7 +58,7 @@ class Summary(logging.Handler):
             self.write("running")
 
     def finish(self, report: Report | None, error: BaseException | None = None) -> None:
-        """Write how the run ended, and note nothing more."""
+        """Write how the run ended, and stop collecting warnings."""
         root.removeHandler(self)
         if error is not None:
             self.write(f"failed: {str(error).strip() or type(error).__name__}")
@@ -66,8 +66,8 @@ class Summary(logging.Handler):
             self.write(f"ended: {report.reason}")
 
     def write(self, state: str) -> None:
-        """Write the file, whole."""
-        with contextlib.suppress(Exception):  # a full disk, or a config.json that somebody edits
+        """Write the file atomically."""
+        with contextlib.suppress(Exception):  # a full disk, or a config.json that is being edited
             facts = read_json(self.path / "config.json", "run")
             write_lines(self.path, self._lines(facts, state))
 
@@ -137,6 +137,6 @@ def _interval(values: Sequence[float]) -> str:
 
 
 def _around(mean: float, std: float, count: int) -> str:
-    """The mean of ``count`` values with the 95 % interval of a normal distribution."""
+    """Return the mean of ``count`` values with its 95 % interval by a normal distribution."""
     half = 1.96 * std / math.sqrt(count)
     return f"{mean:.4g} [{mean - half:.4g}, {mean + half:.4g}]" if count > 1 else f"{mean:.4g}"

@@ -1,4 +1,5 @@
-"""A search for hyperparameters by Optuna: every trial is a run, and one that lags behind the others is ended early."""
+"""A search for hyperparameters with Optuna. Every trial is a run, and a trial that lags behind the others is ended
+early."""
 
 from __future__ import annotations
 
@@ -17,9 +18,9 @@ from typing import Any
 from shoal.api import ShoalError, UsageError
 from shoal.extras import pip_install
 from shoal.paths import require_new, shown
+from shoal.records.atomic_write import write_atomic
 from shoal.records.damage import reading
 from shoal.records.metric_files import newest_steps
-from shoal.records.whole_files import write_whole
 from shoal.run.beside import ALONE, Beside, Company
 from shoal.run.options import RunOptions
 from shoal.run.population.hyperparameters import Interval
@@ -35,15 +36,15 @@ from shoal.untrusted import brief, number, one_line, parse_json, read_text
 from shoal.words import counted
 
 PARTS = 10  # moments of a trial at which it may be ended
-FIELDS = ("learning_rate", "entropy_cost", "gamma", "gae_lambda", "noise_std")  # searched where nobody says which
+FIELDS = ("learning_rate", "entropy_cost", "gamma", "gae_lambda", "noise_std")  # searched by default
 STUDY, BEST, SETTINGS = "study.log", "best.toml", "study.json"  # files of a study's directory
-LOCK = f"{STUDY}.lock"  # Optuna's: a link while it writes
-POLL_SECONDS = 0.5  # seconds between two looks for an interrupt
+LOCK = f"{STUDY}.lock"  # a link that Optuna makes while it writes
+POLL_SECONDS = 0.5  # seconds between two checks for an interrupt
 
 
 @dataclass(frozen=True)
 class Searched:
-    """How a search ended: the signal that ended it or "", how many trials are finished, and the best score (nan:
+    """The result of a search: the signal that ended it or "", the number of finished trials, and the best score (nan:
     none)."""
 
     reason: str
@@ -52,15 +53,15 @@ class Searched:
 
     @property
     def ending(self) -> str:
-        """How it ended, in words."""
+        """Return how it ended, in words."""
         best = "" if math.isnan(self.best) else f", best score {self.best:.4g}"
         return f"{self.reason or 'trials'}, {self.trials} finished{best}"
 
 
 @dataclass(frozen=True)
 class Study:
-    """A search in the directory ``path``. system: its name; resolved: the configuration that trials change; space: of
-    each field, the arguments of its ``Interval``; options: of every run; seed: of the search, and of the first run."""
+    """A search in the directory ``path``. system: its name; resolved: the configuration that trials change; space:
+    arguments of an ``Interval`` for each field; options: of every run; seed: of the search, and of the first run."""
 
     path: Path
     system: str
@@ -70,7 +71,7 @@ class Study:
     options: RunOptions
 
     def open(self) -> Any:
-        """The Optuna study of this directory, which is made if there is none. UsageError without Optuna."""
+        """Open the Optuna study of this directory, or create it. Raises UsageError without Optuna."""
         optuna = _optuna()
         storages = importlib.import_module("optuna.storages")
         file = importlib.import_module("optuna.storages.journal").JournalFileBackend(str(self.path / STUDY))
@@ -82,14 +83,14 @@ class Study:
                     direction="maximize", sampler=optuna.samplers.TPESampler(seed=seed),
                     pruner=optuna.pruners.MedianPruner(n_warmup_steps=2),
                 )  # fmt: skip
-            except AssertionError as error:  # of Optuna, at a line that it cannot have written
+            except AssertionError as error:  # Optuna asserts the format of its own lines
                 raise ValueError(f"{error}") from None
 
     def search(self, trials: int, slots: int, tell: Callable[[str], None], beside: Beside = ALONE) -> Searched:
-        """Run until the study has so many finished trials, ``slots`` at a time; the first has the configured values.
-        ``tell`` is given a sentence about each. beside: what goes beside the search."""
+        """Run until the study has ``trials`` finished trials, ``slots`` at a time; the first has the configured values.
+        tell: receives a sentence about each. beside: companions of the search."""
         self._require_plain()
-        _optuna()  # or else nothing is made
+        _optuna()  # fails before anything is created
         self.path.mkdir(parents=True, mode=0o700, exist_ok=True)
         study = self.open()
         self._check()
@@ -99,7 +100,7 @@ class Study:
     def _search(self, study: Any, trials: int, slots: int, tell: Callable[[str], None], rows: _Rows) -> Searched:
         states = _optuna().trial.TrialState
         finished = states.COMPLETE, states.PRUNED
-        for lost in study.get_trials(deepcopy=False, states=(states.RUNNING,)):  # of a search that was killed
+        for lost in study.get_trials(deepcopy=False, states=(states.RUNNING,)):  # trials of a search that was killed
             study.tell(lost.number, state=states.FAIL)
             study.enqueue_trial(lost.params)
         if not study.trials:
@@ -119,7 +120,7 @@ class Study:
         return Searched(reason, sum(trial.state in finished for trial in study.trials), rows.best)
 
     def _require_plain(self) -> None:
-        """UsageError for a link, or a file with another name elsewhere, in the directory that is written to."""
+        """Raise UsageError for a link, or a file with several names, in the directory that is written to."""
         if not self.path.is_dir():
             require_new(self.path)
             return
@@ -130,11 +131,11 @@ class Study:
                 raise UsageError(f"'{shown(file)}' has another name elsewhere (a hard link), expected one of its own")
 
     def _check(self) -> None:
-        """Note what is searched in which configuration. UsageError if the study has been of another."""
+        """Record the searched fields and the configuration. Raises UsageError if the study has searched others."""
         file, here = self.path / SETTINGS, {"system": self.system, "space": self.space, **as_json(self.resolved)}
         here = json.loads(json.dumps(here, default=str))
         if not file.is_file():
-            write_whole(file, json.dumps(here, indent=1) + "\n")
+            write_atomic(file, json.dumps(here, indent=1) + "\n")
             return
         with reading(file):
             there = dict(parse_json(read_text(file)))
@@ -147,24 +148,24 @@ class Study:
             )
 
     def _keep_best(self, study: Any) -> None:
-        """Write the best configuration so far where ``--config`` takes it from."""
+        """Write the best configuration so far in the format of ``--config``."""
         with contextlib.suppress(ValueError):  # no trial is complete
             trial = study.best_trial
-            with reading(self.path / STUDY):  # which may name whatever it likes
+            with reading(self.path / STUDY):  # the file may hold anything
                 values = {name: number(trial.user_attrs["values"][name]) for name in self.space}
                 values = {name: int(x) if Interval(**self.space[name]).integer else x for name, x in values.items()}
             best = self.changed(values)
-            write_whole(self.path / BEST, to_toml(best, self.system))
+            write_atomic(self.path / BEST, to_toml(best, self.system))
 
     def changed(self, values: Mapping[str, Any]) -> Resolved:
-        """The configuration with these values in it."""
+        """Return the configuration with these values in it."""
         before = self.resolved.values()
         scaled = {name: _like(before[name], value) for name, value in values.items()}
         cfg = build(self.module.Config, {**before, **scaled})
         return replace(self.resolved, cfg=cfg, origins={**self.resolved.origins, **dict.fromkeys(values, "trial")})
 
     def trial(self, *observers: Callable[[Values], None]) -> str:
-        """Train once with values that the study suggests; returns a sentence about it. observers: of its rows."""
+        """Train once with values that the study suggests, and return a sentence about it. observers: of its rows."""
         optuna, study = _optuna(), self.open()
         trial = study.ask()
         study.sampler = optuna.samplers.TPESampler(seed=self.options.seed + trial.number)
@@ -209,7 +210,7 @@ class Study:
 
 
 class _Rows:
-    """Tells those beside a search how far all of its trials are, and the best score."""
+    """Reports the progress of all trials of a search and the best score to its companions."""
 
     def __init__(self, path: Path, company: Company) -> None:
         self._path, self._company, self._began = path, company, time.monotonic()
@@ -233,14 +234,15 @@ class _Rows:
 
 
 class _Pool:
-    """Trials in this process, or in several at a time. look: called from time to time while they go on."""
+    """Runs trials in this process or in several. look: called repeatedly while they run."""
 
     def __init__(self, study: Study, slots: int, look: Callable[[Values | None], None]) -> None:
         self._study, self._slots = study, Slots(partial(_run, study), slots) if slots > 1 else None
         self._look = look
 
     def each(self, count: int, stopped: Callable[[], bool]) -> Iterator[Done]:
-        """Run ``count`` trials; those that have begun when it is ``stopped`` are asked to end."""
+        """Run ``count`` trials and yield their results. When it is ``stopped``, trials that have begun are asked to
+        end."""
         if self._slots is None:
             for number in range(count):
                 if stopped():
@@ -270,7 +272,7 @@ def _run(study: Study, _: int) -> str:
 
 
 def _best(study: Any) -> float:
-    """The best score of the finished trials; nan where there is none."""
+    """Return the best score of the finished trials, or nan."""
     try:
         return float(study.best_value)
     except ValueError:
@@ -287,7 +289,7 @@ def _optuna() -> Any:
 
 
 def _suggest(trial: Any, name: str, one: Interval) -> Any:
-    """A value of the field; of what is 1 - x, Optuna knows x."""
+    """Return Optuna's suggestion of a field's value. For a value searched as 1 - x, Optuna gets x."""
     if one.integer:
         return trial.suggest_int(name, int(one.low), int(one.high), log=one.log)
     if one.one_minus:
@@ -296,19 +298,20 @@ def _suggest(trial: Any, name: str, one: Interval) -> Any:
 
 
 def _told(name: str, space: Mapping[str, Values], value: Any) -> Any:
-    """Return what Optuna is told of a configured value, within its interval."""
+    """Return the value, within its interval, that Optuna is told for a configured value."""
     one = Interval(**space[name])
     inside = min(max(_size(value), one.low), one.high)
     return int(inside) if one.integer else 1.0 - inside if one.one_minus else inside
 
 
 def _like(before: Any, value: Any) -> Any:
-    """``value`` for a field that was ``before``: of a schedule the start, and its end in proportion."""
+    """Return ``value`` for a field that was ``before``: for a schedule, it is the start, and the end changes in
+    proportion."""
     return Linear(value, before.end * value / before.start) if isinstance(before, Linear) else value
 
 
 def searchable(cfg: Any) -> list[str]:
-    """Fields of a configuration that are searched where nobody says which."""
+    """Return the fields of a configuration that are searched by default."""
     names = [field.name for field in dataclasses.fields(cfg)]
     return [name for name in FIELDS if name in names and _size(getattr(cfg, name)) > 0]
 

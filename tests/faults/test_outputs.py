@@ -12,7 +12,7 @@ import pytest
 
 from shoal.api import ShoalError
 from shoal.cli.main import main
-from shoal.records.whole_files import write_output
+from shoal.records.atomic_write import write_output
 
 PBT = ("train", "pbt", "--of", "impala", "--env", "CartPole-v1", "--preset", "none", "--hidden", "4", "--steps", "60",
        "--interval", "30", "--population", "2", "--slots", "1", "--mutate", "learning_rate", "--quiet")  # fmt: skip

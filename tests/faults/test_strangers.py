@@ -19,7 +19,7 @@ from shoal.api import ShoalError, UsageError
 from shoal.cli.main import main
 from shoal.paths import require_folder
 from shoal.records import loggers, run_dir
-from shoal.records.whole_files import write_whole
+from shoal.records.atomic_write import write_atomic
 from shoal.run import trust
 from shoal.run.population.training import PopulationRun, best_member
 
@@ -469,7 +469,7 @@ def test_a_file_is_put_together_behind_no_link(hard: bool, tmp_path: Path) -> No
     outside, planted = tmp_path / "outside", tmp_path / ".report.json.tmp"
     outside.write_text("mine\n")
     planted.hardlink_to(outside) if hard else planted.symlink_to(outside)
-    write_whole(tmp_path / "report.json", "{}")
+    write_atomic(tmp_path / "report.json", "{}")
     assert outside.read_text() == "mine\n" and (tmp_path / "report.json").read_text() == "{}"
 
 

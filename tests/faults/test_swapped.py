@@ -21,9 +21,9 @@ from shoal.api import Diverged, ShoalError
 from shoal.cli.main import main
 from shoal.held import cut, held, open_to_append
 from shoal.records import checkpoint, checkpoint_state, dumps, logs
+from shoal.records.atomic_write import write_atomic
 from shoal.records.evaluation_files import EvaluationFiles, forget_after, video
 from shoal.records.publication import Publication
-from shoal.records.whole_files import write_whole
 
 ROUNDS = 60
 EXCHANGE = 2  # of renameat2: both names are there at every moment
@@ -153,7 +153,7 @@ def test_a_folder_that_is_held_is_the_same_whatever_takes_its_place(tmp_path: Pa
     with held(tmp_path / "r/logs") as folder:
         (tmp_path / "r/logs").rename(tmp_path / "moved")
         (tmp_path / "r/logs").symlink_to(tmp_path / "outside")
-        write_whole(folder / "a", "x")
+        write_atomic(folder / "a", "x")
     assert (tmp_path / "moved/a").read_text() == "x" and not any((tmp_path / "outside").iterdir())
     with pytest.raises(OSError, match=r"a link, or no folder.*r/logs"), held(tmp_path / "r/logs"):
         pass

@@ -21,7 +21,7 @@ from shoal.local.pace import NICE, Pace
 from shoal.local.runtime import LocalRuntime
 from shoal.machine import cores
 from shoal.metering.aggregator import Snapshot
-from shoal.records.whole_files import write_whole
+from shoal.records.atomic_write import write_atomic
 from shoal.runtime.launch import Launch, Stop
 
 
@@ -49,7 +49,7 @@ class Extra:
         if self.fail == "kill":
             os.kill(os.getpid(), 9)
         if self.told is not None:
-            write_whole(self.told, f"{self.ctx.steps()} {os.nice(0)}")
+            write_atomic(self.told, f"{self.ctx.steps()} {os.nice(0)}")
         end = time.process_time() + self.burn
         while time.process_time() < end:
             pass
@@ -66,7 +66,7 @@ class Poor(Extra):
         def counted(own: Pace) -> bool:
             answers.append(ready(own))
             assert self.told is not None
-            write_whole(self.told, f"{os.nice(0)} {answers.count(True)} {answers.count(False)}")
+            write_atomic(self.told, f"{os.nice(0)} {answers.count(True)} {answers.count(False)}")
             return answers[-1]
 
         Pace.ready = counted  # type: ignore[method-assign]

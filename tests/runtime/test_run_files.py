@@ -19,11 +19,11 @@ from shoal.api import ShoalError, UsageError
 from shoal.metering.aggregator import Aggregator
 from shoal.metering.recorder import Telemetry
 from shoal.records import param_files, run_dir
+from shoal.records.atomic_write import write_atomic
 from shoal.records.evaluation_files import EvaluationFiles
 from shoal.records.param_files import load_params, save_params
 from shoal.records.report import Report
 from shoal.records.run_dir import RunDirectory
-from shoal.records.whole_files import write_whole
 from shoal.untrusted import require_plain
 
 
@@ -37,11 +37,11 @@ def report() -> Report:
 @pytest.mark.parametrize("sync", [False, True])
 def test_a_file_is_whole_or_what_it_was(tmp_path: Path, sync: bool) -> None:
     file = tmp_path / "file"
-    write_whole(file, "one\n", sync)
-    write_whole(file, b"\x00two", sync)
+    write_atomic(file, "one\n", sync)
+    write_atomic(file, b"\x00two", sync)
     assert file.read_bytes() == b"\x00two"
     with pytest.raises(UnicodeEncodeError):
-        write_whole(file, "\ud800", sync)
+        write_atomic(file, "\ud800", sync)
     assert file.read_bytes() == b"\x00two" and list(tmp_path.iterdir()) == [file]
 
 

@@ -132,7 +132,7 @@ def test_a_new_column_that_did_not_fit_on_the_disk_is_added_when_it_does(
     files = MetricFiles(tmp_path)
     files.update(snapshot(1))
     with monkeypatch.context() as patch:
-        patch.setattr(metric_files, "write_whole", full)
+        patch.setattr(metric_files, "write_atomic", full)
         with pytest.raises(OSError, match="No space left"):
             files.update(snapshot(2, records={"loss": 0.5}))
     files.update(snapshot(3))

@@ -1,4 +1,5 @@
-"""A member of a population: a run of its own, trained in slices, each with the hyperparameters of the moment."""
+"""A member of a population: a run of its own that is trained in slices, each with the member's current
+hyperparameters."""
 
 from __future__ import annotations
 
@@ -18,11 +19,11 @@ from shoal.api import ShoalError, Tensors, UsageError
 from shoal.envs import looking
 from shoal.local.apart import apart, call_here
 from shoal.metering.aggregator import Snapshot
+from shoal.records.atomic_write import write_atomic
 from shoal.records.checkpoint import FOLDER, RUN, Checkpoint, Saving, completed, newest
 from shoal.records.checkpoint_params import newest_params
 from shoal.records.run_dir import RunDirectory, provenance
 from shoal.records.run_lock import NAME as LOCK, RunLock
-from shoal.records.whole_files import write_whole
 from shoal.roles.evaluator import Returns, evaluation_seed
 from shoal.run.changes import at_start, shapes
 from shoal.run.population.hyperparameters import Choice, Space
@@ -33,13 +34,13 @@ from shoal.types import Values
 from shoal.untrusted import parse_json, read_text
 
 WINDOW = 100  # episodes whose mean return is a member's score
-ENDED = "slice.json"  # what the last slice came to, for a population that was killed before it noted it
+ENDED = "slice.json"  # result of the last slice, for a population that was killed before it recorded it
 FILES = ("metrics.csv", "metrics.jsonl", "performance.csv", "performance.jsonl", "episodes.csv")
 
 
 def check_space(name: str, values: Values, space: Space) -> None:
-    """UsageError for a field of ``space`` that the system of this name does not have, or that changes what a checkpoint
-    must fit, and for an interval with values that members cannot run with beside the other ``values``."""
+    """Raise UsageError for a field of ``space`` that the named system lacks or that changes what a checkpoint must
+    match, and for an interval with values that members cannot run with beside the other ``values``."""
     from shoal import systems
 
     with looking(apart):
@@ -66,17 +67,17 @@ def check_space(name: str, values: Values, space: Space) -> None:
 
 
 def shapes_of(system: Any, values: Values) -> Values:
-    """Return the values that members of this configuration exchange. UsageError or WiringError if no program can be
-    made of it."""
+    """Return the shapes of what members of this configuration exchange. Raises UsageError or WiringError if it makes no
+    valid program."""
     cfg = build(system.Config, coerce_all(system.Config, values, "a member"))
     return {**shapes(system.program(cfg)), **cfg.kept()}
 
 
 @dataclass(frozen=True)
 class Slice:
-    """Train the run in ``path`` until it has made ``until`` steps. values: every field of its configuration. evaluate:
-    greedy episodes after them, whose returns are its score instead of those of the last training episodes; 0: none.
-    max_steps: of each of those, see ``policy.episode_limit``."""
+    """A task: train the run in ``path`` until it has made ``until`` steps. values: every field of its configuration.
+    evaluate: number of greedy episodes afterwards, whose returns replace those of the last training episodes as its
+    score; 0: none. max_steps: of each of these, see ``policy.episode_limit``."""
 
     path: Path
     system: str
@@ -92,9 +93,9 @@ class Slice:
 
 @dataclass(frozen=True)
 class Reached:
-    """What a slice came to. returns: of its own last episodes (at most ``WINDOW``), none from before a copy, or of its
-    evaluation; reason: as of any run; per_env: episodes that ended in each environment, inf where short ones
-    are not more likely to have; why: of an evaluation, how many of its episodes did not end."""
+    """The result of a slice. returns: of its own last episodes (at most ``WINDOW``), none from before a copy, or of its
+    evaluation; reason: as of any run; per_env: episodes that ended in each environment, inf if short ones are not more
+    likely to be among them; why: for an evaluation, how many of its episodes did not end."""
 
     steps: int
     returns: list[float]
@@ -105,12 +106,12 @@ class Reached:
 
     @property
     def score(self) -> float:
-        """Mean return; nan without an episode."""
+        """Return the mean return, or nan without an episode."""
         return sum(self.returns) / len(self.returns) if self.returns else math.nan
 
 
 class _Episodes:
-    """An observer that keeps the slice's returns, and counts them; ``skip`` are left over from the slice before."""
+    """An observer that keeps and counts the slice's returns. skip: episodes left over from the slice before."""
 
     def __init__(self, skip: int) -> None:
         self.returns: list[float] = []
@@ -125,7 +126,7 @@ class _Episodes:
 
 
 def train_slice(task: Slice) -> Reached:
-    """Begin the run, or go on from its newest checkpoint, and save it at the end of the slice."""
+    """Start the run, or continue it from its newest checkpoint, and save it at the end of the slice."""
     from shoal import systems
     from shoal.program import draw
     from shoal.run.options import RunOptions
@@ -138,13 +139,13 @@ def train_slice(task: Slice) -> Reached:
         program = system.program(cfg)
     try:
         checkpoint, directory = _open(task.path)
-    except UsageError as error:  # a slice of a killed population still ends: unlike a configuration worth another try
+    except UsageError as error:  # the run exists, so this is worth another try, unlike an invalid configuration
         raise ShoalError(str(error)) from None
     try:
         if checkpoint is not None:
             checkpoint.check_fits(program)
             directory.go_on(checkpoint)
-            if checkpoint.steps >= task.until:  # a slice that failed after its training, or that was not noted
+            if checkpoint.steps >= task.until:  # a slice that failed after its training, or that was not recorded
                 if (ended := _ended(task, checkpoint.steps)) is not None:
                     return ended
                 saved = newest_params(task.path / FOLDER, program.policy_channel().name) if task.evaluate else None
@@ -174,7 +175,7 @@ def train_slice(task: Slice) -> Reached:
         directory.finish(report)
         returns, why = episodes.returns, ""
         if task.evaluate and report.reason != "steps":
-            returns = []  # those of training are another thing than its score
+            returns = []  # training episodes are not comparable with its score
         elif task.evaluate:
             params = report.params[program.policy_channel().name]
             played = _evaluate(task, system, cfg, params, report.updates, report.steps)
@@ -184,15 +185,15 @@ def train_slice(task: Slice) -> Reached:
         reached = Reached(report.steps, returns, report.seconds - before, report.reason, per_env, why)
         if report.reason == "steps":
             noted = {"until": task.until, "steps": reached.steps, "returns": returns, "seconds": reached.seconds}
-            with contextlib.suppress(OSError):  # a disk that is full
-                write_whole(task.path / ENDED, json.dumps(noted) + "\n")
+            with contextlib.suppress(OSError):  # a full disk
+                write_atomic(task.path / ENDED, json.dumps(noted) + "\n")
         return reached
     finally:
         directory.close()
 
 
 def _ended(task: Slice, steps: int) -> Reached | None:
-    """Return the result of this slice if it ended with the checkpoint of ``steps``; None if it is not known."""
+    """Return the result of this slice if it ended with the checkpoint of ``steps``, or None if it is unknown."""
     try:
         noted = parse_json(read_text(task.path / ENDED))
         if (noted["until"], noted["steps"]) != (task.until, steps):
@@ -206,7 +207,7 @@ def _ended(task: Slice, steps: int) -> Reached | None:
 
 
 def _evaluate(task: Slice, system: Any, cfg: Any, params: Tensors, updates: int, steps: int) -> Returns:
-    """Returns of ``task.evaluate`` greedy episodes of the policy with these parameters."""
+    """Return the returns of ``task.evaluate`` greedy episodes with these parameters."""
     from shoal.policy.policy import play
 
     agent = system.agent(cfg, task.seed)
@@ -214,17 +215,17 @@ def _evaluate(task: Slice, system: Any, cfg: Any, params: Tensors, updates: int,
     return play(agent, cfg, task.evaluate, evaluation_seed(task.seed, steps), True, envs=8, max_steps=task.max_steps)
 
 
-@functools.cache  # two processes of git for every slice otherwise
+@functools.cache  # otherwise each slice would start git twice
 def _provenance(*code: str) -> Values:
     return provenance(code)
 
 
 def _open(path: Path) -> tuple[Checkpoint | None, RunDirectory]:
-    """The newest checkpoint and the directory; what has no checkpoint yet begins anew."""
+    """Return the newest checkpoint (None: there is none, and the run starts anew) and the directory."""
     if completed(path / FOLDER):
-        return newest(path / FOLDER), RunDirectory.reopen(path, trust=True)  # the population was looked at as a whole
-    if path.exists():  # of a slice that was killed before its first checkpoint
-        RunLock(path).release()  # UsageError if it goes on all the same
+        return newest(path / FOLDER), RunDirectory.reopen(path, trust=True)  # the population was checked as a whole
+    if path.exists():  # left by a slice that was killed before its first checkpoint
+        RunLock(path).release()  # raises UsageError if the run is still going on
         shutil.rmtree(path)
     if not path.parent.is_dir():
         raise ShoalError(f"the directory of the population in '{path.parent.parent}' is gone")
@@ -232,8 +233,8 @@ def _open(path: Path) -> tuple[Checkpoint | None, RunDirectory]:
 
 
 def copy_member(parent: Path, child: Path, steps: int) -> int:
-    """Make ``child`` what ``parent`` was at its checkpoint of ``steps`` (or else its newest): networks, optimiser,
-    statistics, counters and metric files. Returns the checkpoint's steps. The parent may go on meanwhile."""
+    """Make ``child`` a copy of ``parent`` at its checkpoint of ``steps`` (or its newest): networks, optimiser,
+    statistics, counters and metric files. Return the checkpoint's steps. The parent may continue meanwhile."""
     new = child.with_name(f".{child.name}.new")
     try:
         return _copy_member(parent, child, new, steps)
@@ -249,7 +250,7 @@ def _copy_member(parent: Path, child: Path, new: Path, steps: int) -> int:
         source = wanted if (wanted / "manifest.json").is_file() else newest(parent / FOLDER).path
         try:
             shutil.copytree(source, new / FOLDER / source.name, symlinks=True)
-        except (FileNotFoundError, shutil.Error) as error:  # forgotten as the parent's next one was completed
+        except (FileNotFoundError, shutil.Error) as error:  # removed when the parent completed its next one
             cause = error
             continue
         break
@@ -257,7 +258,8 @@ def _copy_member(parent: Path, child: Path, new: Path, steps: int) -> int:
         raise ShoalError(f"the checkpoint of '{parent}' cannot be copied to '{child}': {cause}")
     for name in FILES:
         shutil.copy(parent / name, new / name, follow_symlinks=False)
-    for name, of in ((LOCK, child), ("config.json", parent)):  # the child's seeds go on where they were
+    # the child keeps its launch number, and so its sequence of seeds
+    for name, of in ((LOCK, child), ("config.json", parent)):
         with contextlib.suppress(FileNotFoundError):
             shutil.copy(of / name, new / name, follow_symlinks=False)
     os.chmod(new, 0o700)
@@ -267,4 +269,4 @@ def _copy_member(parent: Path, child: Path, new: Path, steps: int) -> int:
         os.rename(child, old)
     os.rename(new, child)
     shutil.rmtree(old, ignore_errors=True)
-    return int(source.name.partition(".")[0])  # a checkpoint is called by its steps
+    return int(source.name.partition(".")[0])  # the name of a checkpoint begins with its steps

@@ -1,4 +1,4 @@
-"""Population-based training of a system: members are runs, which share the machine in slices of ``interval`` steps.
+"""Population-based training of a system. Members are runs that share the machine in slices of ``interval`` steps.
 
 Jaderberg et al. 2017, "Population Based Training of Neural Networks".
 """
@@ -22,13 +22,13 @@ from shoal.envs import looking
 from shoal.held import cut
 from shoal.local.apart import apart
 from shoal.paths import fixed, require_new, shown
+from shoal.records.atomic_write import write_atomic
 from shoal.records.checkpoint import FOLDER, completed
 from shoal.records.damage import reading
 from shoal.records.metric_files import append_row, newest_steps
 from shoal.records.presence import Presence
 from shoal.records.run_dir import NO_OVERWRITE
 from shoal.records.run_lock import RunLock
-from shoal.records.whole_files import write_whole
 from shoal.run.beside import ALONE, Beside, Company
 from shoal.run.population.controller import WINDOW, Copy, Member, Population, Rules
 from shoal.run.population.files import (
@@ -53,8 +53,8 @@ from shoal.types import Values
 from shoal.untrusted import RUN_FORMAT
 from shoal.words import counted
 
-TRIES = 3  # failures in a row after which a member begins again from another, or is given up
-MIN_EPISODES_PER_ENV = 10.0  # episodes of each environment in a slice, below which short ones decide the score
+TRIES = 3  # failures in a row after which a member is replaced by a copy, or given up
+MIN_EPISODES_PER_ENV = 10.0  # with fewer episodes of each environment in a slice, short ones dominate the score
 
 NOTHING: Values = {}
 
@@ -63,7 +63,7 @@ log = logging.getLogger("shoal.runtime")
 
 @dataclass
 class Ended:
-    """How a population ended: its directory, the best member, and why."""
+    """How a population ended: its directory, the best member, and the reason."""
 
     path: Path
     best: Member
@@ -74,13 +74,13 @@ class Ended:
 
     @property
     def ending(self) -> str:
-        """How it ended, in words."""
+        """Return how it ended, in words."""
         best = "" if self.best.score is None else f", best score {self.best.score:.4g}"
         return f"{self.reason}, {counted(self.steps, 'step')} of all members{best}"
 
 
 class PopulationRun:
-    """A population in ``path``, new or to be gone on with."""
+    """A new or resumed population in ``path``."""
 
     def __init__(
         self, path: Path, setup: Setup, tell: Callable[[str], None] | None = None, state: Values = NOTHING
@@ -95,16 +95,17 @@ class PopulationRun:
             with reading(path / STATE):
                 self.control.load_state_dict(state)
             self.control.runs = self._runs
-        self._sizes = state.get("sizes", {}) if state else {SCORES: 0, LINEAGE: 0}  # of the rows that the state knows
+        # sizes of files with the rows that the state includes
+        self._sizes = state.get("sizes", {}) if state else {SCORES: 0, LINEAGE: 0}
         self.failures = [0] * setup.size
-        self._advised = False  # what to do where slices are shorter than episodes
+        self._advised = False  # whether advice on short slices was given
         self.slots = Slots(train_slice, min(setup.slots, setup.size))
         self.company = Company()
         self.summary = PopulationSummary(path, setup)
 
     @classmethod
     def begin(cls, path: Path, setup: Setup, tell: Callable[[str], None] | None = None) -> PopulationRun:
-        """A new population. UsageError if a mutated field changes the shapes of the program."""
+        """Create a new population. Raises UsageError if a mutated field changes the shapes of the program."""
         path = fixed(path)
         require_new(path, NO_OVERWRITE)
         check_space(setup.system, setup.values, setup.interval_space())
@@ -115,7 +116,7 @@ class PopulationRun:
         try:
             (path / "members").mkdir(parents=True, mode=0o700)
             run._write(FILE, dataclasses.asdict(setup))
-        except OSError as error:  # a full disk: no directory is left
+        except OSError as error:  # after a full disk, no directory is left
             shutil.rmtree(path if made else path / "members", ignore_errors=True)
             raise UsageError(f"cannot create the directory '{shown(path)}': {error.strerror}") from None
         return run
@@ -124,8 +125,7 @@ class PopulationRun:
     def reopen(
         cls, path: Path, steps: int | None = None, tell: Callable[[str], None] | None = None, trust: bool = False
     ) -> PopulationRun:
-        """Go on with the population in ``path``; ``steps``: a new limit for each member; ``trust``: as in
-        ``Run.policy``."""
+        """Resume the population in ``path``. steps: a new limit for each member; trust: as in ``Run.policy``."""
         path = fixed(path)
         setup = read_setup(path, trust)
         state = read_state(path, setup, trust)
@@ -134,7 +134,7 @@ class PopulationRun:
         return cls(path, setup, tell, state)
 
     def go(self, beside: Beside = ALONE) -> Ended:
-        """Train until every member has made its steps, or until a signal; ``beside``: what goes beside it."""
+        """Train until every member has made its steps, or until a signal. beside: companions of the training."""
         with beside.of(self.path, part="a member") as self.company:
             return self.company.ended(self._go())
 
@@ -180,7 +180,7 @@ class PopulationRun:
                     self._reached(index, reached)
 
     def _show(self, seconds: float, failed: bool) -> None:
-        """Tell those beside it how far all members are, and the best score."""
+        """Report the progress of all members and the best score to the companions."""
         if not self.company.observers:
             return
         scores = [m.score for m in self.control.members if m.score is not None]
@@ -190,7 +190,7 @@ class PopulationRun:
         })  # fmt: skip
 
     def _steps(self) -> int:
-        """Steps of all members, those of a slice as it goes on too."""
+        """Return the steps of all members, including those of running slices."""
         return sum(max(m.step, newest_steps(member_path(self.path, m.index))) for m in self.control.members)
 
     def _waiting(self, busy: Collection[int] = ()) -> list[Member]:
@@ -203,7 +203,8 @@ class PopulationRun:
             until = member.step + interval
         return Slice(
             member_path(self.path, member.index), setup.system,
-            {**setup.values, "steps": setup.steps, **member.values},  # where schedules end, if it goes on further
+            # schedules end at the population's steps, even if the member continues further
+            {**setup.values, "steps": setup.steps, **member.values},
             {**setup.origins, **dict.fromkeys(member.values, "population")}, setup.preset, setup.seed + member.index,
             min(until, member.step + setup.steps - member.trained), setup.runtime, evaluate=setup.evaluate,
             max_steps=setup.max_steps,
@@ -252,8 +253,8 @@ class PopulationRun:
         self.tell(f"member {copy.child} copies member {copy.parent}: {_shown(copy.after)}")
 
     def _failed(self, index: int, failure: str) -> None:
-        """Try again; after ``TRIES`` failures, or one that would be the same again, go on from the best other member,
-        or without this one."""
+        """Try again. After ``TRIES`` failures, or one that would repeat, continue from the best other member, or
+        without this one."""
         member, cause = self.control.members[index], failure.rstrip().rpartition("\n")[2]
         refused = cause.startswith(f"{UsageError.__module__}.{UsageError.__qualname__}: ")
         self.failures[index] = max(self.failures[index] + 1, TRIES if refused else 0)
@@ -282,16 +283,16 @@ class PopulationRun:
         self.summary.write(self.control, "running")
 
     def _cut(self) -> None:
-        """Drop the rows that were noted after the last state, by a process that was killed between the two: they are
-        noted again, as what a slice had come to is kept with its member. What is lost is a copy: the child has become
-        its parent by then, and goes on with the hyperparameters that it had."""
+        """Drop rows that were written after the last state, by a process that was killed in between. They are written
+        again, because each slice's result is kept with its member. Only a copy can be lost: the child already has its
+        parent's state then, and continues with its old hyperparameters."""
         for name, size in self._sizes.items():
             if _size(self.path / name) > size:
                 cut(self.path / name, size)
 
     def _runs(self, values: Values) -> bool:
-        """Return whether a member can have these hyperparameters: a wide interval was not tried as a whole, nor what
-        goes with what."""
+        """Return True if a member can run with these hyperparameters. Neither every value of a wide interval nor every
+        combination was tried before."""
         from shoal import systems
 
         try:
@@ -303,7 +304,7 @@ class PopulationRun:
         return True
 
     def _write(self, name: str, content: Any) -> None:
-        write_whole(self.path / name, json.dumps({"format": RUN_FORMAT, **content}, indent=1) + "\n", sync=True)
+        write_atomic(self.path / name, json.dumps({"format": RUN_FORMAT, **content}, indent=1) + "\n", sync=True)
 
     def _note(self, name: str, row: Mapping[str, Any]) -> None:
         with self._warned(name):
@@ -311,7 +312,7 @@ class PopulationRun:
 
     @contextlib.contextmanager
     def _warned(self, name: str) -> Iterator[None]:
-        """A disk that is full stops no training."""
+        """Log a warning if the block fails to write. A full disk does not stop training."""
         try:
             yield
         except OSError as error:

@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all."""
+"""Atomic file writes: write to a temporary file, optionally sync it, and rename it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from shoal.errors import ShoalError
 from shoal.paths import shown
 
 
-def write_whole(path: Path, content: str | bytes, sync: bool = False) -> None:
-    """``path`` holds the content or, where that raises OSError (a full disk), what it held before. ``sync``: so does it
-    after a loss of power, as the content is on the disk before it takes that name."""
+def write_atomic(path: Path, content: str | bytes, sync: bool = False) -> None:
+    """Write the content to ``path`` atomically. If this raises OSError (a full disk), the file is unchanged. sync:
+    force the content to disk before the file is renamed, so that it survives a power failure."""
     temporary = path.with_name(f".{path.name}.tmp")
-    temporary.unlink(missing_ok=True)  # what a killed process left, or a link that somebody else has put there
+    temporary.unlink(missing_ok=True)  # a killed process may have left it, or another user may have put a link there
     try:
         with open(temporary, "xb") as file:
             file.write(content.encode() if isinstance(content, str) else content)
@@ -26,13 +26,13 @@ def write_whole(path: Path, content: str | bytes, sync: bool = False) -> None:
 
 
 def write_output(path: Path, content: str | bytes) -> None:
-    """Write a file that the user has named: whole, or ShoalError that names it, and it holds what it held before. What
-    is no file, such as ``/dev/stdout``, is written as it is."""
+    """Write a file that the user has named, atomically. Raises ShoalError that names it, and leaves it unchanged, if
+    that fails. A path that is no regular file, such as ``/dev/stdout``, is written directly."""
     data = content.encode() if isinstance(content, str) else content
     try:
         if path.exists() and not path.is_file():
             path.write_bytes(data)
         else:
-            write_whole(path, data)
+            write_atomic(path, data)
     except OSError as error:
         raise ShoalError(f"cannot write '{shown(path)}': {error.strerror or error}") from None
