@@ -1,8 +1,8 @@
-"""What exists for speed alone. Each piece takes the place of plain code that does the same; one test holds both
-together.
+"""Code that exists for speed alone. Each piece replaces plain code with the same result; a test compares both.
 
-``SHOAL_PLAIN=1`` in the environment turns all of it off. What each piece gains:
-benchmarks/results/notes-on-speed.md."""
+``SHOAL_PLAIN=1`` in the environment turns all of it off. The gain of each piece is listed in
+benchmarks/results/notes-on-speed.md.
+"""
 
 import os
 

@@ -1,4 +1,4 @@
-"""The loss of an n-step actor-critic of discrete actions and its gradient by one compiled function
+"""Compiled loss and gradient of an n-step actor-critic with discrete actions
 (``systems.a3c.discrete_actor_critic_loss`` on a CPU)."""
 
 from __future__ import annotations
@@ -8,12 +8,13 @@ import math
 import numpy as np
 from torch import Tensor
 
-from shoal.fast.known import compiled_loss
+from shoal.fast.precomputed import compiled_loss
 from shoal.jit import jit_late
 
 
 def actor_critic_loss(outputs: Tensor, *rest: Tensor | float) -> tuple[Tensor, Tensor]:
-    """As ``discrete_actor_critic_loss`` there, whose arguments are checked; all by position."""
+    """Return loss and metrics as ``systems.a3c.discrete_actor_critic_loss``, which has checked the arguments, all by
+    position."""
     return compiled_loss(_by_columns, outputs, rest, 3)
 
 
@@ -27,14 +28,14 @@ def _by_columns(
     loss, steps = 0.0, 0
     gradient[length * batch :] = 0
     for b in range(batch):
-        passed = 0 * rewards[0, b]  # the return of the step after, in the rewards' precision
+        passed = 0 * rewards[0, b]  # the return from the next step on, in the rewards' precision
         for t in range(length - 1, -1, -1):
             row, action = t * batch + b, actions[t, b]
             if action < 0 or action >= count:
                 raise IndexError("discrete_actor_critic_loss: expected actions from 0 to A - 1, found another")
             after = next_values[t, b] if cut[t, b] or t == length - 1 else passed
             passed = rewards[t, b]
-            if discounts[t, b] != 0:  # else nothing passes, be it infinite or no number
+            if discounts[t, b] != 0:  # with discount 0 the later return does not count, even if it is infinite or nan
                 passed += discounts[t, b] * after
             if not valid[t, b]:
                 gradient[row] = 0
@@ -49,7 +50,7 @@ def _by_columns(
                 total += gradient[row, a]
             log_total = math.log(total)
             for a in range(count):
-                gradient[row, a] /= total  # the probability, for now
+                gradient[row, a] /= total  # holds the probability for now
                 if gradient[row, a] > 0:
                     entropy -= gradient[row, a] * (logits[a] - top - log_total)
             policy_loss = -error * (logits[action] - top - log_total)

@@ -1,5 +1,5 @@
-"""The loss of categorical distributions of returns and its gradient by one compiled function
-(``systems.rainbow.returns.categorical_td_loss`` on a CPU)."""
+"""Compiled loss and gradient of categorical return distributions (``systems.rainbow.returns.categorical_td_loss`` on a
+CPU)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from shoal.jit import jit_late
 def categorical_td_loss(
     log_probs: Tensor, rewards: Tensor, discounts: Tensor, next_probs: Tensor, atoms: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """As ``categorical_td_loss`` there, whose arguments are checked, of (log-)probabilities [B, N]."""
+    """Return the loss as ``systems.rainbow.returns.categorical_td_loss``, which has checked the arguments:
+    (log-)probabilities [B, N]."""
     gradient = log_probs.exp()
     loss, divergence, outside = (torch.empty_like(rewards) for _ in range(3))
     given = [t.numpy() for t in (log_probs, rewards, discounts, next_probs, atoms)]
@@ -49,14 +50,14 @@ def _by_rows(
                 target[lower] += mass * (np.float32(1.0) - share)
                 target[lower + 1] += mass * share
             else:
-                target[0] = np.nan  # of a reward that is not a number
+                target[0] = np.nan  # the reward is nan
             if image < low or image > high:
                 beyond += mass
         cross, entropy = np.float32(0.0), np.float32(0.0)
         for j in range(count):
             share = target[j]
             gradient[i, j] -= share
-            if share != 0.0:  # not 0 times minus infinity
+            if share != 0.0:  # avoids 0 times minus infinity
                 cross -= share * log_probs[i, j]
                 entropy += share * np.log(share)
         loss[i], divergence[i], outside[i] = cross, cross + entropy, beyond

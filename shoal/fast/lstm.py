@@ -1,5 +1,5 @@
-"""A torso, an LSTM and streams, unrolled over sequences outside of autograd: their gradient by hand, as that of
-``Streams``. What the inputs make of the gates is one product over all steps; the steps are one compiled function."""
+"""A torso, an LSTM and head streams, unrolled over sequences outside autograd, with a hand-written gradient. The
+input's contribution to the gates is one matrix product over all steps; the recurrence is one compiled function."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from torch import Tensor, nn
 
 from shoal.fast.streams import Layer, Streams, Used, side_by_side
 
-MAX_UNITS = 128  # units, up to which this is faster
+MAX_UNITS = 128  # largest number of units for which this is faster
 
 
 class Steps(NamedTuple):
-    """In an LSTM's forward pass: what went in [T, B, F], the gates [T, B, 4 H], which steps start an episode [T, B],
-    the state before each step and after the last [T + 1, B, H], and tanh of the cells after each [T, B, H]."""
+    """Intermediate results of an LSTM's forward pass: inputs [T, B, F], gates [T, B, 4 H], steps that start an episode
+    [T, B], states before each step and after the last [T + 1, B, H], and tanh of the cells after each step [T, B,
+    H]."""
 
     x: Tensor
     gates: Tensor
@@ -36,7 +37,8 @@ class LSTM(Layer):
         self._scale = np.repeat(np.array([0.5, 0.5, 1.0, 0.5], np.float32), rnn.hidden_size)
 
     def unroll(self, x: Tensor, first: Tensor, state: tuple[Tensor, Tensor]) -> tuple[Tensor, Steps]:
-        """x [T, B, F], first bool [T, B], state before t=0 -> y [T, B, H], and what ``back`` needs."""
+        """Return y [T, B, H], and the intermediate results for ``back``, for x [T, B, F], first bool [T, B] and the
+        state before t=0."""
         from shoal.fast import lstm_kernels
 
         by_input, by_state, *biases = self.parameters
@@ -53,8 +55,8 @@ class LSTM(Layer):
         return y, steps
 
     def back(self, steps: Steps, begin: int, gradient: Tensor) -> Tensor:
-        """Set ``grad`` of the parameters, given the loss's gradient by ``y`` from step ``begin`` on, before which none
-        goes; returns that by ``x`` [T - begin, B, F]. The gates are lost."""
+        """Set ``grad`` of the parameters and return the gradient with respect to ``x`` [T - begin, B, F]. gradient: of
+        the loss with respect to ``y`` from step ``begin`` on; earlier steps get none. Overwrites the gates."""
         from shoal.fast import lstm_kernels
 
         by_input, by_state, *_ = self.parameters
@@ -74,7 +76,7 @@ class LSTM(Layer):
 
 
 class Kept(NamedTuple):
-    """In a forward pass of ``RecurrentStreams``: what each part used, and the number of steps without a gradient."""
+    """Intermediate results of a forward pass of ``RecurrentStreams``, and the number of steps without a gradient."""
 
     torso: list[Used]
     steps: Steps
@@ -83,7 +85,7 @@ class Kept(NamedTuple):
 
 
 class RecurrentStreams:
-    """A torso, an LSTM, and the streams of a plain or a dueling head."""
+    """A torso, an LSTM and the streams of a plain or dueling head, computed outside autograd."""
 
     def __init__(
         self, torso: Sequence[nn.Linear], rnn: nn.LSTM, streams: Sequence[Sequence[nn.Linear]], actions: int
@@ -92,8 +94,9 @@ class RecurrentStreams:
         self._gradient = torch.empty(0)  # of all parameters
 
     def forward(self, x: Tensor, first: Tensor, state: tuple[Tensor, Tensor], skip: int) -> tuple[Tensor, Kept]:
-        """Rows ``[L * B, inputs]``, first ``[L, B]`` and the state before them to values ``[L - skip, B, A]`` of all
-        but the first ``skip`` steps, and what ``backward`` needs. Call it outside autograd."""
+        """Return values ``[L - skip, B, A]`` of all but the first ``skip`` steps, and the intermediate results for
+        ``backward``, for rows ``[L * B, inputs]``, first ``[L, B]`` and the state before them. Call it outside
+        autograd."""
         features, of_torso = self._around.features(x, iter(()))
         y, steps = self._lstm.unroll(features.view(*first.shape, -1), first, state)
         described, of_streams = self._around.described(y[skip:].flatten(0, 1), iter(()))
@@ -102,15 +105,15 @@ class RecurrentStreams:
     def differentiable(
         self, x: Tensor, first: Tensor, state: tuple[Tensor, Tensor], skip: int
     ) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-        """Compute the outputs outside autograd, and ``backward`` of them."""
+        """Return the outputs, computed outside autograd, and the function that propagates their gradient."""
         with torch.no_grad():
             values, kept = self.forward(x, first, state, skip)
         return values, partial(self.backward, kept)
 
     @torch.no_grad()
     def backward(self, kept: Kept, gradient: Tensor) -> Tensor:
-        """Set ``grad`` of every parameter, given what ``forward`` kept, which is lost, and the loss's gradient by its
-        values. Returns all of them as one vector; it and they are valid until the next call."""
+        """Set ``grad`` of every parameter and return all gradients as one vector, which is valid until the next call.
+        kept: the results of ``forward``, which are overwritten; gradient: of the loss with respect to the values."""
         if not len(self._gradient):
             self._gradient = side_by_side([*self._around.layers, self._lstm], gradient)
         by_y = self._around.back_to_features(kept.streams, gradient.flatten(0, 1).unsqueeze(-1), True)

@@ -1,5 +1,5 @@
-"""Compiled parts of ``lstm``, imported where an LSTM is unrolled. The order of their sums does not matter, so that the
-processor's vectors are used; loops are short because only those that touch few arrays become vectors."""
+"""Compiled parts of ``lstm``. The order of summation may change (fast-math), so that the compiler can use vector
+instructions. Loops touch few arrays each, because only such loops are vectorised."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ def _jit(function: F) -> F:
 
 @_jit
 def _tanh(x: Any) -> Any:
-    """A quotient of polynomials, to a few units in the last place (that of the Eigen library), as vectors."""
-    x = _LARGE if x > _LARGE else x  # what is no number stays so
+    """Return tanh as a rational function with an error of a few units in the last place (as in the Eigen library),
+    which can be vectorised."""
+    x = _LARGE if x > _LARGE else x  # nan is passed on
     x = -_LARGE if x < -_LARGE else x
     y = x * x
     p = (((((_P13 * y + _P11) * y + _P9) * y + _P7) * y + _P5) * y + _P3) * y + _P1
@@ -33,8 +34,8 @@ def _tanh(x: Any) -> Any:
 
 @_jit
 def _add_product(x: np.ndarray, weights: np.ndarray, out: np.ndarray) -> None:
-    """``out [N, M] += x [N, K] weights [K, M]``: eight rows of the weights at a time, which stay at hand for all of
-    ``x``."""
+    """Add ``x [N, K] weights [K, M]`` to ``out [N, M]``, eight rows of the weights at a time, which stay in the cache
+    for all of ``x``."""
     inputs, outputs = weights.shape
     eights = inputs - inputs % 8
     for k in range(0, eights, 8):
@@ -67,10 +68,13 @@ def unroll(
     gates: np.ndarray, weights: np.ndarray, first: np.ndarray, scale: np.ndarray, hidden: np.ndarray, cells: np.ndarray,
     squashed: np.ndarray, out: np.ndarray,
 ) -> None:  # fmt: skip
-    """gates: [T, B, 4 H], what inputs and biases make of each step's, to which is added what the state makes of them,
-    and which are then applied; weights: [H, 4 H]; first: bool [T, B]; scale: [4 H], 1 for tanh and 1/2 for the logistic
-    function; hidden, cells: [T + 1, B, H], the state before each step and after the last, given before the first;
-    squashed: tanh of the cells after each step; out: [T, B, H]."""
+    """Unroll an LSTM over T steps.
+
+    gates: [T, B, 4 H], the contributions of inputs and biases; those of the state are added and the activations applied
+    in place. weights: [H, 4 H]; first: bool [T, B]; scale: [4 H], 1 for tanh and 1/2 for the logistic function; hidden,
+    cells: [T + 1, B, H], states before each step and after the last, of which the first is given; squashed: tanh of the
+    cells after each step; out: [T, B, H].
+    """
     length, batch, size = out.shape
     for t in range(length):
         for b in range(batch):
@@ -97,8 +101,12 @@ def back(
     gradient: np.ndarray, gates: np.ndarray, weights: np.ndarray, first: np.ndarray, cells: np.ndarray,
     squashed: np.ndarray, by_hidden: np.ndarray, by_cell: np.ndarray,
 ) -> None:  # fmt: skip
-    """The way back of ``unroll``. gradient: [T, B, H], the loss's by ``out``; gates: become the gradient by their
-    arguments; weights: [4 H, H]; by_hidden, by_cell: [B, H], at first 0, the gradient by the state after a step."""
+    """Compute the gradient of ``unroll``.
+
+    gradient: [T, B, H], of the loss with respect to ``out``; gates: overwritten by the gradient with respect to their
+    arguments; weights: [4 H, H]; by_hidden, by_cell: [B, H], initially 0, the gradient with respect to the state after
+    a step.
+    """
     length, batch, size = gradient.shape
     for t in range(length - 1, -1, -1):
         for b in range(batch):

@@ -1,4 +1,4 @@
-"""Sums of noise by one compiled function (``ops.weighted_noise``)."""
+"""Compiled sums of noise (``ops.weighted_noise``)."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import numpy as np
 
 from shoal.jit import jit_sums
 
-PIECE = 4096  # numbers of the sum that stay in the processor's nearest cache while all slices are added
+PIECE = 4096  # numbers of the sum that stay in the innermost cache while all slices are added
 
 
 @jit_sums
 def add_slices(table: np.ndarray, indices: np.ndarray, weights: np.ndarray, out: np.ndarray) -> None:
-    """``out += weights[i] * table[indices[i] :]`` for each ``i`` in turn."""
+    """Add ``weights[i] * table[indices[i] :]`` to ``out`` for each ``i`` in turn."""
     for begin in range(0, len(out), PIECE):
         part = out[begin : begin + PIECE]
         for i in range(len(indices)):

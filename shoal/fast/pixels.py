@@ -1,5 +1,5 @@
-"""The order of an image's bytes in memory: convolutions are fastest with the channels of a pixel side by side, and the
-more channels the better."""
+"""The memory layout of images. Convolutions are fastest with the channels of a pixel side by side (channels-last), and
+with many channels."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from shoal.jit import jit_late
 
 
 def channels_last(x: Tensor) -> Tensor:
-    """Images [N, C, H, W] with the channels last in memory; compiled for stacks of four frames of bytes on the CPU."""
+    """Return images [N, C, H, W] stored channels-last. Compiled for stacks of four frames of bytes on the CPU."""
     if not readable(x) or x.dtype != torch.uint8 or x.shape[1] != 4 or not x.is_contiguous():
         return x.contiguous(memory_format=torch.channels_last)
     n, channels, h, w = x.shape
@@ -25,11 +25,11 @@ def channels_last(x: Tensor) -> Tensor:
 
 
 def unshuffled(x: Tensor, side: int) -> Tensor:
-    """``pixel_unshuffle``: images [N, C, H, W] as [N, C * side * side, H / side, W / side], with the channels last in
-    memory: a pixel for each block of ``side`` x ``side``; compiled for blocks of 4 x 4 bytes on the CPU."""
+    """Return ``pixel_unshuffle`` of images [N, C, H, W]: [N, C * side * side, H / side, W / side] stored channels-last,
+    with one pixel for each block of ``side`` x ``side``. Compiled for blocks of 4 x 4 bytes on the CPU."""
     n, channels, h, w = x.shape
     if not readable(x) or x.dtype != torch.uint8 or side != 4 or not x.is_contiguous():
-        # not F.pixel_unshuffle, which leaves an empty batch as it is
+        # F.pixel_unshuffle would return an empty batch unchanged
         blocks = x.reshape(n, channels, h // side, side, w // side, side).permute(0, 2, 4, 1, 3, 5)
         return blocks.reshape(n, h // side, w // side, channels * side * side).permute(0, 3, 1, 2)
     out = torch.empty((n, 16 * channels, h // 4, w // 4), dtype=x.dtype, memory_format=torch.channels_last)
@@ -39,7 +39,7 @@ def unshuffled(x: Tensor, side: int) -> Tensor:
 
 
 def readable(x: Tensor) -> bool:
-    """Return whether the bytes are at hand, and nobody traces, exports or compiles."""
+    """Return True if the tensor's memory can be read: it is not being traced, exported or compiled."""
     if not fast.ENABLED:
         return False
     recorded = torch._C._get_tracing_state() is not None or torch.compiler.is_compiling()
@@ -47,14 +47,14 @@ def readable(x: Tensor) -> bool:
 
 
 def preload() -> None:
-    """Load numba and both functions below, where many processes are forked from this one."""
+    """Load numba and both functions below, before many processes are forked from this one."""
     _interleave(np.zeros((1, 4, 1), np.uint8), np.zeros((1, 1), np.uint32))
     _gather_blocks(np.zeros((1, 1, 1, 4, 1), np.uint32), np.zeros((1, 1, 1, 4), np.uint32))
 
 
 @jit_late
 def _interleave(frames: np.ndarray, out: np.ndarray) -> None:
-    """frames: bytes [N, 4, P]; out: [N, P], one number for the four bytes of a pixel."""
+    """Interleave frames. frames: bytes [N, 4, P]; out: [N, P], one integer for the four bytes of a pixel."""
     for i in range(frames.shape[0]):
         a, b, c, d = frames[i, 0], frames[i, 1], frames[i, 2], frames[i, 3]
         for j in range(frames.shape[2]):
@@ -64,7 +64,8 @@ def _interleave(frames: np.ndarray, out: np.ndarray) -> None:
 
 @jit_late
 def _gather_blocks(rows: np.ndarray, out: np.ndarray) -> None:
-    """rows: [N, C, H / 4, 4, W / 4], one number for four bytes side by side; out: [N, H / 4, W / 4, C * 4]."""
+    """Gather blocks of pixels. rows: [N, C, H / 4, 4, W / 4], one integer for four adjacent bytes; out: [N, H / 4, W /
+    4, C * 4]."""
     n, channels, height, lines, width = rows.shape
     for i in range(n):
         for y in range(height):

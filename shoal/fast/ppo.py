@@ -1,4 +1,4 @@
-"""The loss of proximal policy optimisation of discrete actions and its gradient by one compiled function
+"""Compiled loss and gradient of proximal policy optimisation with discrete actions
 (``systems.recurrent_ppo.discrete_ppo_loss`` on a CPU)."""
 
 from __future__ import annotations
@@ -8,12 +8,13 @@ import math
 import numpy as np
 from torch import Tensor
 
-from shoal.fast.known import compiled_loss
+from shoal.fast.precomputed import compiled_loss
 from shoal.jit import jit_late
 
 
 def ppo_loss(outputs: Tensor, *rest: Tensor | float) -> tuple[Tensor, Tensor]:
-    """As ``discrete_ppo_loss`` there, whose arguments are checked; all by position."""
+    """Return loss and metrics as ``systems.recurrent_ppo.discrete_ppo_loss``, which has checked the arguments, all by
+    position."""
     return compiled_loss(_by_rows, outputs, rest, 6)
 
 
@@ -39,7 +40,7 @@ def _by_rows(
             total += gradient[i, a]
         log_total = math.log(total)
         for a in range(count):
-            gradient[i, a] /= total  # the probability, for now
+            gradient[i, a] /= total  # holds the probability for now
             if gradient[i, a] > 0:
                 entropy -= gradient[i, a] * (logits[i, a] - top - log_total)
         log_ratio = logits[i, action] - top - log_total - old_log_probs[i]

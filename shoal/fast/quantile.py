@@ -1,5 +1,4 @@
-"""The quantile regression loss of returns and its gradient by one compiled function
-(``systems.rainbow.returns.quantile_td_loss`` on a CPU)."""
+"""Compiled quantile regression loss and gradient (``systems.rainbow.returns.quantile_td_loss`` on a CPU)."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ from shoal.jit import jit_sums
 def quantile_td_loss(
     quantiles: Tensor, rewards: Tensor, discounts: Tensor, next_quantiles: Tensor, kappa: float
 ) -> tuple[Tensor, Tensor]:
-    """As ``quantile_td_loss`` there, whose arguments are checked."""
+    """Return the loss as ``systems.rainbow.returns.quantile_td_loss``, which has checked the arguments."""
     loss, gradient = torch.empty_like(rewards), torch.empty_like(quantiles)
     target = np.empty(next_quantiles.shape[-1], np.float32)
     theta, reward, discount, after = (t.numpy() for t in (quantiles, rewards, discounts, next_quantiles))

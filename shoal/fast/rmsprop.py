@@ -1,4 +1,4 @@
-"""RMSProp by one compiled function, which passes over memory once (``ops.RMSProp``, ``ops.SharedRMSProp`` on a CPU)."""
+"""Compiled RMSProp, which passes over memory once (``ops.RMSProp``, ``ops.SharedRMSProp`` on a CPU)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from shoal.jit import jit_late
 
 
 def moves(params: Sequence[Tensor]) -> bool:
-    """Return whether ``descend`` is for these."""
+    """Return True if ``descend`` supports these parameters."""
     if not fast.ENABLED or params[0].device.type != "cpu" or params[0].dtype != torch.float32:
         return False
     return all(p.is_contiguous() for p in params)
@@ -24,7 +24,7 @@ def moves(params: Sequence[Tensor]) -> bool:
 def descend(
     params: Sequence[Tensor], squares: Sequence[Tensor], gradient: Sequence[Tensor], lr: float, decay: float, eps: float
 ) -> None:
-    """``s = decay s + (1 - decay) g^2``, ``theta = theta - lr g / sqrt(s + eps)``, in place."""
+    """Update in place: ``s = decay s + (1 - decay) g^2``, ``theta = theta - lr g / sqrt(s + eps)``."""
     numbers = [np.float32(x) for x in (lr, decay, 1.0 - decay, eps)]
     for p, s, g in zip(params, squares, gradient, strict=True):
         _descend(_flat(p), _flat(s), _flat(g.contiguous()), *numbers)

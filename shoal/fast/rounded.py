@@ -1,4 +1,4 @@
-"""Weights kept in bfloat16, where autocast would round them at every forward pass."""
+"""Weights that are kept in bfloat16, so that autocast need not round them in every forward pass."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ M = TypeVar("M", bound=nn.Module)
 
 
 def may_round(layer: nn.Module) -> None:
-    """Mark a layer that runs under autocast and does little more than multiply by its weights and add its biases."""
+    """Mark a layer whose weights may be kept in bfloat16: it runs under autocast and does little more than multiply by
+    its weights and add its biases."""
     layer.may_round = True  # type: ignore[assignment]
 
 
 def unrounded(nets: M) -> M:
-    """``nets``, changed: its marked layers are in float32 again."""
+    """Convert the marked layers of ``nets`` back to float32 in place, and return ``nets``."""
     for layer in nets.modules():
         if getattr(layer, "may_round", False):
             layer.float()
@@ -25,9 +26,9 @@ def unrounded(nets: M) -> M:
 
 
 def rounded(nets: M) -> M:
-    """``nets``, changed: if its ``precision`` is bf16, the weights of marked layers (of image torsos, of a head's
-    hidden layers) are in bfloat16. Values and gradients stay what autocast made of them, bit for bit; a noisy layer's
-    differ by a rounding, as its noise is in bfloat16 too."""
+    """Convert the weights of marked layers (of image torsos, of a head's hidden layers) to bfloat16 in place, if the
+    ``precision`` of ``nets`` is bf16, and return ``nets``. Values and gradients are bit for bit those of autocast,
+    except that a noisy layer's noise is rounded to bfloat16 as well."""
     if fast.ENABLED and getattr(nets, "precision", None) == "bf16":
         for layer in nets.modules():
             if getattr(layer, "may_round", False):

@@ -1,4 +1,4 @@
-"""Importance weights by one compiled function (``ops.importance_weights`` on a CPU)."""
+"""Compiled importance weights (``ops.importance_weights`` on a CPU)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from shoal.jit import jit_late
 
 
 def normalised_weights(probs: Tensor, beta: float) -> Tensor:
-    """``(min P / P(i))^beta``; probs: float [B], outside of autograd."""
+    """Return ``(min P / P(i))^beta`` for probs, float [B], outside autograd."""
     weights = torch.empty_like(probs)
     _normalised(probs.numpy(), beta, weights.numpy())
     return weights

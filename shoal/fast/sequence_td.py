@@ -1,5 +1,5 @@
-"""The loss of temporal-difference errors on sequences, its gradient and the sequences' priorities by one compiled
-function (``systems.r2d2.sequence_td_loss`` on a CPU)."""
+"""Compiled loss of temporal-difference errors on sequences, with its gradient and the sequences' priorities
+(``systems.r2d2.sequence_td_loss`` on a CPU)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from shoal.fast.known import known_loss
+from shoal.fast.precomputed import loss_with_gradient
 from shoal.jit import jit_late
 
 
@@ -18,14 +18,14 @@ def sequence_td_loss(
     q: Tensor, target_q: Tensor, actions: Tensor, rewards: Tensor, discounts: Tensor, valid: Tensor, weight: Tensor,
     double: bool, n: int, eps: float | None, bound: float, eta: float,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """As ``sequence_td_loss`` there, whose arguments are checked; bound: of the error in the gradient, infinite for
-    none."""
+    """Return the results of ``systems.r2d2.sequence_td_loss``, which has checked the arguments. bound: largest error in
+    the gradient; infinite for none."""
     gradient, error, priority = torch.zeros_like(q), torch.zeros_like(rewards), torch.empty_like(weight)
     selector_q = q if double else target_q
     tensors = q, target_q, selector_q, actions, rewards, discounts, valid, weight, gradient, error, priority
     kernel: Callable[..., float] = _by_sequences
     value = kernel(*(t.detach().numpy() for t in tensors), n, -1.0 if eps is None else eps, bound, eta)
-    return known_loss(q, value, gradient), error, priority
+    return loss_with_gradient(q, value, gradient), error, priority
 
 
 @jit_late
@@ -51,11 +51,11 @@ def _by_sequences(
                 row += 1
                 if passed == 0 or row == t + n or row == length or not valid[row, b]:
                     break
-            if passed != 0:  # else nothing passes, be it infinite or no number
+            if passed != 0:  # with discount 0 the bootstrap value does not count, even if it is infinite or nan
                 best, found = 0, selector_q[row, b]
                 for other in range(1, count):
                     if not found[other] <= found[best] and found[best] == found[best]:
-                        best = other  # a value that is not a number counts as the largest, as it does elsewhere
+                        best = other  # nan counts as the largest value, as in PyTorch
                 value = float(target_q[row, b, best])
                 if eps >= 0:  # ops.signed_hyperbolic_inverse
                     size = abs(value)

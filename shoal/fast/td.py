@@ -1,5 +1,4 @@
-"""The loss of temporal-difference errors and its gradient by one compiled function (``systems.dqn.td_loss`` on a
-CPU)."""
+"""Compiled loss of temporal-difference errors and its gradient (``systems.dqn.td_loss`` on a CPU)."""
 
 from __future__ import annotations
 
@@ -9,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from shoal.fast.known import known_loss
+from shoal.fast.precomputed import loss_with_gradient
 from shoal.jit import jit_late
 
 
@@ -17,12 +16,13 @@ def td_loss(
     q: Tensor, actions: Tensor, rewards: Tensor, discounts: Tensor, next_q: Tensor, selector_q: Tensor, weight: Tensor,
     bound: float,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """As ``td_loss`` there, whose arguments are checked; bound: of the error in the gradient, infinite for none."""
+    """Return loss and errors as ``systems.dqn.td_loss``, which has checked the arguments. bound: largest error in the
+    gradient; infinite for none."""
     gradient, error = torch.zeros_like(q), torch.empty_like(rewards)
     given = [t.detach().numpy() for t in (q, actions, rewards, discounts, next_q, selector_q, weight)]
     kernel: Callable[..., float] = _by_rows
     value = kernel(*given, bound, gradient.numpy(), error.numpy())
-    return known_loss(q, value, gradient), error
+    return loss_with_gradient(q, value, gradient), error
 
 
 @jit_late
@@ -38,7 +38,7 @@ def _by_rows(
             raise IndexError("td_loss: expected actions from 0 to A - 1, found another")
         for other in range(1, count):
             if not selector_q[i, other] <= selector_q[i, best] and selector_q[i, best] == selector_q[i, best]:
-                best = other  # a value that is not a number counts as the largest, as it does elsewhere
+                best = other  # nan counts as the largest value, as in PyTorch
         delta = q[i, action] - (rewards[i] + discounts[i] * next_q[i, best])
         slope = delta
         if delta > bound:

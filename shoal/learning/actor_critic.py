@@ -12,7 +12,7 @@ from torch import Tensor
 
 from shoal import fast
 from shoal.api import Act, Arrays, Tensors
-from shoal.fast.few import MAX_ROWS
+from shoal.fast.small_batch import MAX_ROWS
 from shoal.learning.agent import NetworkAgent
 from shoal.learning.optimiser import OptimiserConfig
 from shoal.nets.actor_critic import ActorCritic
@@ -64,7 +64,7 @@ class ActorCriticAgent(NetworkAgent[Any, torch.Generator], Rowwise):
     def _hold(self, nets: Any) -> None:
         super()._hold(nets)
         few = isinstance(nets, ActorCritic) and self.on_host and "log_prob" not in self.extras
-        self._few = nets.few() if few else None
+        self._few = nets.small_batch() if few else None
 
     def initial_state(self, envs: int) -> Tensors:
         return cast(Tensors, self.nets.initial_state(envs))

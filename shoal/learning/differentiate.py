@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from shoal import transfer
 from shoal.api import Batch, Update
-from shoal.fast.known import known_gradient
+from shoal.fast.precomputed import precomputed_gradient
 from shoal.learning.algorithm import Algorithm
 from shoal.learning.captured import GradientGraphs
 from shoal.learning.compiled import compile_encoders
@@ -55,7 +55,7 @@ def eagerly(algorithm: Algorithm, batch: Batch) -> tuple[Tensor, Tensor | None, 
         return loss.detach(), None, update
     outputs: Outputs = algorithm.nets.outputs(batch.items)
     loss, update = algorithm.loss(outputs.values, batch)
-    gradient = known_gradient(loss, outputs.leaf)
+    gradient = precomputed_gradient(loss, outputs.leaf)
     if gradient is not None:
         return loss.detach(), outputs.backward(gradient), update
     return loss.detach(), _backward(loss, outputs, [p for p in algorithm.nets.parameters() if p.requires_grad]), update

@@ -1,4 +1,4 @@
-"""Networks: torsos, encoder, recurrent core, heads, action distributions, normalisers, precision."""
+"""Neural networks: torsos, encoder, recurrent core, heads, action distributions, normalisers and precision."""
 
 from shoal.nets.auxiliary import PixelControlHead, RewardPredictionHead
 from shoal.nets.distributions import ActionDistribution

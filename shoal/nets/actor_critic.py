@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from shoal.api import MASK, EnvSpec, Tensors, UsageError, observations
-from shoal.fast.few import FewRows
+from shoal.fast.small_batch import SmallBatchPerceptron
 from shoal.nets.distributions import ActionDistribution
 from shoal.nets.encoder import Encoder
 from shoal.nets.heads import PolicyHead, ValueHead, policy_and_value
@@ -25,8 +25,8 @@ from shoal.nets.torsos import Activation
 class PolicyValue:
     """Outputs of an actor-critic network for rows [N] or trajectories [T, B].
 
-    joined: parameters of the policy and, in the last column, what the value's head says, [N, P + 1] (N = T B).
-    pop_art: what that means; None: it is the value.
+    joined: policy parameters and, in the last column, the output of the value head, [N, P + 1] (N = T B). pop_art:
+    converts that output to a value; None: it is the value.
     """
 
     def __init__(
@@ -44,13 +44,14 @@ class PolicyValue:
 
 
 class ActorCritic(nn.Module):
-    """Encoder -> recurrent core -> policy and value heads. Actions that the observation ``MASK`` forbids have logits of
-    minus infinity.
+    """An actor-critic network: encoder, recurrent core, policy head and value head. Actions that the observation
+    ``MASK`` forbids have logits of minus infinity.
 
-    separate_critic: the value has an encoder of its own (no core then). normalise_obs: vector observations are
-    normalised by running statistics, which are buffers of this module and so travel and are saved with it.
-    normalise_reward: a discount; ``rewards`` then divides rewards by the running deviation of the discounted return.
-    pop_art: the value's head speaks on the scale of the returns (``nets.PopArt``); values are in the unit of rewards.
+    separate_critic: the value has its own encoder (and there is no core). normalise_obs: vector observations are
+    normalised by running statistics, which are buffers of this module and so are published and saved with it.
+    normalise_reward: a discount; ``rewards`` then divides rewards by the running standard deviation of the discounted
+    return. pop_art: the value head's outputs are on the scale of the returns (``nets.PopArt``); values are in the unit
+    of rewards.
     """
 
     def __init__(
@@ -71,9 +72,11 @@ class ActorCritic(nn.Module):
         self.norms = running_norms(vectors, lambda k: RunningNorm(env.observations[k].shape))
         self.rewards = RewardScaler(normalise_reward) if normalise_reward is not None else None
         self.pop_art = PopArt() if pop_art else None
-        if pop_art:  # else what it says at random is taken for returns, and what is rarely rewarded is small beside it
+        # otherwise, the head's initial random outputs would be taken for returns and dominate where rewards are rare
+        if pop_art:
             nn.init.zeros_(self.value.linear.weight)
-        self._returns: tuple[Tensor, Tensor] | None = None  # of a batch whose step is being taken, and which count
+        # of the batch of the current step: returns and which of them are valid
+        self._returns: tuple[Tensor, Tensor] | None = None
         self.dist = self.policy.dist
         self.precision = resolve(precision, device, self.encoder)
         self.device = device
@@ -92,12 +95,12 @@ class ActorCritic(nn.Module):
         return self.core.initial_state(batch)
 
     def step(self, obs: Tensors, first: Tensor, state: Tensors) -> tuple[Tensor, Tensor, Tensors]:
-        """obs [B, ...], first [B] -> policy parameters [B, P], value [B], next state."""
+        """Return policy parameters [B, P], value [B] and the next state for obs [B, ...] and first [B]."""
         policy, said, state = self._step(obs, first, state)
         return policy, said if self.pop_art is None else self.pop_art.value(said), state
 
     def _step(self, obs: Tensors, first: Tensor, state: Tensors) -> tuple[Tensor, Tensor, Tensors]:
-        """``step``, with what the value's head says."""
+        """As ``step``, but with the value head's raw output."""
         obs = self._normalise(obs)
         if self.perceptron is not None and not torch.is_grad_enabled():
             both = self.perceptron.values(self.encoder.vector(obs))
@@ -106,12 +109,13 @@ class ActorCritic(nn.Module):
         return *self._heads(obs, y), state
 
     def unroll(self, obs: Tensors, first: Tensor, state: Tensors) -> tuple[Tensor, Tensor]:
-        """obs [T, B, ...], first [T, B], state before t=0 -> policy parameters [T, B, P], value [T, B]."""
+        """Return policy parameters [T, B, P] and value [T, B] for obs [T, B, ...], first [T, B] and the state before
+        t=0."""
         policy, said = self._unroll(obs, first, state)
         return policy, said if self.pop_art is None else self.pop_art.value(said)
 
     def _unroll(self, obs: Tensors, first: Tensor, state: Tensors) -> tuple[Tensor, Tensor]:
-        """``unroll``, with what the value's head says."""
+        """As ``unroll``, but with the value head's raw output."""
         obs = self._normalise(obs)
         y, _ = self.core.unroll(self._encode(self.encoder, obs), first, state)
         return self._heads(obs, y)
@@ -130,29 +134,29 @@ class ActorCritic(nn.Module):
         joined.requires_grad_()
         return Outputs(PolicyValue(joined, first.shape, self.dist, self.pop_art), joined, backward)
 
-    def few(self) -> FewRows | None:
-        """Return a compiled version of this network for few observations ``obs``, if each is one vector and actions are
-        discrete."""
+    def small_batch(self) -> SmallBatchPerceptron | None:
+        """Return a compiled version of this network for a few observations ``obs``, or None unless each is one vector
+        and actions are discrete."""
         plain = self._one_vector and not len(self.norms) and self.pop_art is None
         if self.perceptron is None or not plain or self.dist.kind != "discrete":
             return None
-        return self.perceptron.few
+        return self.perceptron.small_batch
 
     @torch.no_grad()
     def update_statistics(self, items: Tensors) -> None:
-        """Merge the observations of trajectories [T + 1, B, ...] that were acted on into the running statistics;
-        replayed ones, which are not ``fresh``, have been counted."""
+        """Merge the observations of trajectories [T + 1, B, ...] into the running statistics. Observations that are not
+        ``fresh`` come from a replay and have been counted before."""
         mask = items["valid"] & items["fresh"] if "fresh" in items else items["valid"]
         for name in self.norms:
             cast(RunningNorm, self.norms[name]).update(items[name][:-1], mask)
 
     def scaled(self, reward: Tensor) -> Tensor:
-        """Return rewards by the statistics as they are; as given, unless rewards are normalised."""
+        """Return rewards scaled by the current statistics, or unchanged unless rewards are normalised."""
         return reward if self.rewards is None else self.rewards.scale(reward)
 
     def seen(self, items: Tensors) -> Tensors:
-        """Return the moments of a segment of trajectories, [T + 1, B, ...], by the names of the running statistics that
-        they are for. Moves on what is carried of the returns, if rewards are normalised."""
+        """Return the moments of a segment of trajectories, [T + 1, B, ...], by the names of the running statistics to
+        update. Updates the carried returns if rewards are normalised."""
         found = seen(self.norms, items)
         if self.rewards is None:
             return found
@@ -161,15 +165,15 @@ class ActorCritic(nn.Module):
         return found | by_name("rewards.stats", returns[valid])
 
     def unit_of(self, returns: Tensor, valid: Tensor) -> Tensor | float:
-        """Return the divisor of errors of values and advantages: the deviation of the returns, those of this batch
-        included ([T, B], of which ``valid`` count); 1 without ``pop_art``. ``rescale`` takes them in."""
+        """Return the divisor of the errors of values and advantages: the standard deviation of the returns [T, B], this
+        batch's ``valid`` ones included, or 1 without ``pop_art``. ``rescale`` then merges them."""
         if self.pop_art is None:
             return 1.0
         self._returns = returns, valid
         return self.pop_art.spread_with(returns, valid).float()
 
     def rescale(self) -> None:
-        """Move ``pop_art``, if there is one, to the scale of the returns that ``unit_of`` was given last."""
+        """Update ``pop_art``, if there is one, with the returns that ``unit_of`` was last given."""
         if self.pop_art is not None and self._returns is not None:
             self.pop_art.update(self.value.linear, *self._returns)
             self._returns = None
@@ -192,6 +196,7 @@ class ActorCritic(nn.Module):
 
 
 def _encoder(env: EnvSpec, torso: str, hidden: Sequence[int], activation: Activation) -> Encoder:
-    """Orthogonal, gain sqrt(2) (Huang et al. 2022, detail 2); a network of the user's own stays as it is."""
+    """Return an encoder with orthogonal weights of gain sqrt(2) (Huang et al. 2022, detail 2). A network of the user's
+    is left unchanged."""
     encoder = Encoder(env.observations, torso, hidden, activation)
     return encoder if encoder.own is not None else orthogonal(encoder)

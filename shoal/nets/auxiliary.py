@@ -1,4 +1,4 @@
-"""Heads of auxiliary tasks (Jaderberg et al. 2017, UNREAL). Always float32."""
+"""Heads of UNREAL's auxiliary tasks (Jaderberg et al. 2017). Always float32."""
 
 from __future__ import annotations
 
@@ -8,14 +8,17 @@ from torch import Tensor, nn
 from shoal.nets.precision import full
 from shoal.ops import dueling
 
-CHANNELS = 32  # of the map that is deconvolved
-UNITS = 128  # of the hidden layer of the reward's predictor
+CHANNELS = 32  # channels of the map before deconvolution
+UNITS = 128  # units of the hidden layer of the reward prediction
 
 
 class PixelControlHead(nn.Module):
-    """Features [..., F] -> values [..., actions, rows, columns] of changing each cell of the screen: a fully connected
-    layer to a map of 32 channels (9 x 9 for a grid of 20 x 20), and two deconvolutions with 4 x 4 kernels and stride 2,
-    one for the value and one for the advantages, joined as in a dueling network."""
+    """Pixel control head: features [..., F] -> action values [..., actions, rows, columns] for changing each cell of
+    the screen.
+
+    A fully connected layer makes a map of 32 channels (9 x 9 for a grid of 20 x 20). Two deconvolutions with 4 x 4
+    kernels and stride 2, one for the value and one for the advantages, are combined as in a dueling network.
+    """
 
     def __init__(self, features: int, actions: int, grid: tuple[int, int]):
         super().__init__()
@@ -32,7 +35,7 @@ class PixelControlHead(nn.Module):
 
 
 class RewardPredictionHead(nn.Sequential):
-    """Features of some frames side by side [N, F] -> logits [N, 3] of ``ops.reward_class``."""
+    """Reward prediction head: concatenated features of some frames [N, F] -> logits [N, 3] of ``ops.reward_class``."""
 
     def __init__(self, features: int):
         super().__init__(nn.Linear(features, UNITS), nn.ReLU(), nn.Linear(UNITS, 3))

@@ -1,4 +1,4 @@
-"""What networks of observations and of bounded actions share: the box, what reads observations, and a critic."""
+"""Base class of networks for bounded continuous actions, and a critic network."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ from shoal.nets.torsos import ACTIVATIONS, Activation
 
 
 class BoxNetwork(nn.Module):
-    """Base class of networks for actions in a box, scaled to [-1, 1]. Dimensions whose bounds are equal have action 0.
+    """Base class of networks for actions in a box, scaled to [-1, 1]. Dimensions with equal bounds have action 0.
 
-    Images (and a network of the user's own) are read by one encoder (``shared``); vectors go on as they are.
+    One encoder (``shared``) reads images, or all observations if it is the user's network. Vectors are passed on
+    unchanged.
     """
 
     low: Tensor
@@ -38,8 +39,8 @@ class BoxNetwork(nn.Module):
         self.precision, self.device = resolve(precision, device, self.encoder), device
 
     def leave_out_fixed(self, critic: Critic) -> None:
-        """Make a new critic independent of action dimensions whose bounds are equal: their value is always 0, so it
-        would never learn to ignore them."""
+        """Set to 0 a new critic's weights for action dimensions with equal bounds. Their value is always 0, so that the
+        critic would never learn to ignore them."""
         fixed = (self.high == self.low).nonzero()[:, 0] if self.high.device.type != "meta" else ()
         if len(fixed):
             with torch.no_grad():
@@ -58,7 +59,7 @@ class BoxNetwork(nn.Module):
 
 
 class Critic(nn.Module):
-    """Network from features ``[B, F]`` and actions ``[B, A]`` to ``[B, outputs]``."""
+    """A network from features ``[B, F]`` and actions ``[B, A]`` to outputs ``[B, outputs]``."""
 
     def __init__(
         self, features: int, actions: int, hidden: Sequence[int], outputs: int, activation: Activation,
@@ -83,8 +84,8 @@ def _encoder(env: EnvSpec, torso: str, hidden: Sequence[int], activation: Activa
 
 
 def perceptron(layers: nn.Sequential, activation: Activation) -> Perceptron | None:
-    """The same function of ``layers`` (linear, with (layer norm and) the activation between them) outside of autograd;
-    None if speed is turned off."""
+    """Return a compiled version of ``layers`` (linear layers with the activation, and possibly layer norms, between
+    them) that computes outside autograd, or None if compiled code is turned off."""
     if not fast.ENABLED:
         return None
     linear = [layer for layer in layers if isinstance(layer, nn.Linear)]

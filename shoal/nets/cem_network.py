@@ -1,4 +1,4 @@
-"""The network of QT-Opt: the value of an action in a box, which the cross-entropy method maximises; there is no policy.
+"""The network of QT-Opt: action values of a box that the cross-entropy method maximises, in place of a policy.
 
 Kalashnikov et al. 2018, "QT-Opt: Scalable Deep Reinforcement Learning for Vision-Based Robotic Manipulation".
 """
@@ -23,8 +23,9 @@ from shoal.ops import Best, cem
 
 
 class Search(NamedTuple):
-    """How the cross-entropy method looks for the best action: so many samples in so many iterations, of which the
-    elites make the next Gaussian, whose deviation (in half sides of the box) is at least ``floor``."""
+    """Settings of the cross-entropy method: in each of several iterations, samples are drawn from a Gaussian, and the
+    elites among them determine the next Gaussian. Its standard deviation (in half sides of the box) is at least
+    ``floor``."""
 
     samples: int = 64
     elites: int = 6
@@ -33,10 +34,10 @@ class Search(NamedTuple):
 
 
 class CEMNetwork(BoxNetwork):
-    """``Q(s, a)``, as a logit where returns lie in [0, 1] (``bounded``), else as it is.
+    """``Q(s, a)``: a logit if returns lie in [0, 1] (``bounded``), else a value.
 
-    The action joins at the first layer, whose part of the observation is worked out once for all actions that are tried
-    (``encode``). ``noise``: of the search for the best action where nothing is left to chance.
+    The action enters at the first layer. That layer's product with the observation is computed once for all candidate
+    actions (``encode``). noise: fixed random numbers of a deterministic search.
     """
 
     noise: Tensor
@@ -50,7 +51,7 @@ class CEMNetwork(BoxNetwork):
         self.search, self.bounded = search, bounded
         self.critic = Critic(self.encoder.features, self.actions, hidden, 1, activation, late_action=False)
         last = cast(nn.Linear, self.critic.rest[-1])
-        nn.init.uniform_(last.weight, -3e-3, 3e-3)  # at first all actions are worth about the same
+        nn.init.uniform_(last.weight, -3e-3, 3e-3)  # small, so that all actions have similar values at first
         nn.init.uniform_(last.bias, -3e-3, 3e-3)
         self.leave_out_fixed(self.critic)
         self.perceptron = None if self.shared else perceptron(self.critic.rest, activation)
@@ -59,13 +60,13 @@ class CEMNetwork(BoxNetwork):
         self.register_buffer("noise", noise, persistent=False)
 
     def encode(self, obs: Tensors) -> Tensor:
-        """Observations ``[B, ...]`` to what the first layer makes of them ``[B, H]``: before the action joins."""
+        """Return the first layer's product ``[B, H]`` with observations ``[B, ...]``, before actions are added."""
         features, layer = self.features(obs), cast(nn.Linear, self.critic.rest[0])
         with full(features.device):
             return F.linear(features, layer.weight[:, : features.shape[-1]], layer.bias)
 
     def judge(self, encoded: Tensor, actions: Tensor) -> Tensor:
-        """Values (or logits) ``[B, N]`` of actions ``[B or 1, N, A]`` in [-1, 1]."""
+        """Return values (or logits) ``[B, N]`` of actions ``[B or 1, N, A]`` in [-1, 1]."""
         first, *others = self.critic.rest
         x = F.linear(actions, cast(nn.Linear, first).weight[:, -self.actions :]) + encoded.unsqueeze(1)
         for layer in others:
@@ -73,25 +74,25 @@ class CEMNetwork(BoxNetwork):
         return x.squeeze(-1)
 
     def best(self, encoded: Tensor, noise: Tensor | None = None) -> Best:
-        """The best actions ``[B, A]`` in [-1, 1] that the search finds, and their values (or logits) ``[B]``."""
+        """Return the best actions ``[B, A]`` in [-1, 1] that the search finds, and their values (or logits) ``[B]``."""
         drawn = self.noise if noise is None else noise
         return cem(partial(self.judge, encoded), drawn, self.search.elites, self.search.floor)
 
     def draw(self, rows: int, generator: torch.Generator) -> Tensor:
-        """The noise of so many searches, by a generator of the CPU."""
+        """Return the random numbers of ``rows`` searches, drawn by a CPU generator."""
         shape = (self.search.iterations, rows, *self.noise.shape[2:])
         return transfer.send(torch.randn(shape, generator=generator, device="cpu"), self.noise.device)
 
     def value(self, outputs: Tensor) -> Tensor:
-        """Return the output of ``judge`` as a return."""
+        """Return outputs of ``judge`` as returns."""
         return outputs.sigmoid() if self.bounded else outputs
 
     def forward(self, obs: Tensors) -> Tensor:
-        """The best action ``[B, A]``."""
+        """Return the best action ``[B, A]`` for each observation."""
         return self.clip(self.best(self.encode(obs)).points)
 
     def outputs(self, items: Tensors) -> Outputs:
-        """Values (or logits) ``[B]`` of a batch's actions, to learn from."""
+        """Return the values (or logits) ``[B]`` of a batch's actions, for the loss."""
         features = self.features(observations(items))
         actions = items["action"]
         if self.perceptron is not None:

@@ -25,37 +25,39 @@ _TINY = torch.finfo(torch.float32).tiny
 
 
 def sample_categorical(logits: Tensor, generator: torch.Generator | None = None) -> Tensor:
-    """logits [..., A] -> int64 [...]."""
+    """Return actions int64 [...] sampled from logits [..., A]."""
     return _categorical(logits, _uniform(logits.shape[:-1], logits.shape[-1], generator, logits.device))
 
 
 def _uniform(
     shape: Sequence[int], classes: int, generator: torch.Generator | None, device: torch.device | str
 ) -> Tensor:
-    """What a choice among so many classes is made of: numbers from [0, 1), one for each of ``shape`` if there are two
-    classes, else one for each class."""
+    """Return the uniform random numbers in [0, 1) for a choice among ``classes``: one for each element of ``shape`` if
+    there are two classes, else one for each class."""
     return torch.rand((*shape, *([] if classes == 2 else [classes])), device=device, generator=generator)
 
 
 def _categorical(logits: Tensor, u: Tensor) -> Tensor:
-    """logits [..., A] and their ``_uniform`` numbers, which are overwritten -> int64 [...]."""
+    """Return actions int64 [...] for logits [..., A] and their ``_uniform`` numbers, which are overwritten."""
     if logits.shape[-1] == 2:
         if logits.ndim == 2 and few.are_few(u):
             return few.categorical(logits, u)
         return (u < torch.sigmoid(logits[..., 1] - logits[..., 0])).long()
     if u.ndim == 2 and few.are_few(u):
         return few.categorical(logits, u)
-    # Of u = 0, whose logarithm would be infinite, as little as there is: no action of logit -inf may win
+    # The logarithm of u = 0 would be infinite and an action of logit -inf could win, so u is at least the smallest
+    # float
     return (logits - u.clamp_min_(_TINY).log_().neg_().log_()).argmax(-1)
 
 
 class ActionDistribution:
-    """How parameters [..., P] describe actions [..., *action.shape].
+    """The distribution of actions [..., *action.shape] described by parameters [..., P].
 
-    P: discrete, the logits; multi_discrete, the logits of all parts in a row; continuous, means then log standard
-    deviations (2 d); mixed, those of the discrete parts, then those of the continuous one. Log-probabilities and
-    entropies are summed over parts or dimensions, and float32. A logit of minus infinity (``ops.forbid``) has
-    probability 0, and no part in the entropy or a gradient.
+    P: the logits of a discrete action; the logits of all parts of a multi_discrete action; the means and then the log
+    standard deviations of a continuous action (2 d); for a mixed action, those of the discrete parts and then those of
+    the continuous one. Log-probabilities and entropies are float32 and summed over parts or dimensions. An action with
+    a logit of minus infinity (``ops.forbid``) has probability 0, and contributes neither to the entropy nor to
+    gradients.
     """
 
     def __init__(self, action: Action):
@@ -72,12 +74,14 @@ class ActionDistribution:
         return tuple(torch.split(params, self.sizes, -1))
 
     def parts(self, params: Tensor) -> tuple[Tensor, ...]:
-        """Return what parameters [..., P] hold: logits, means and log standard deviations, those that there are."""
+        """Return the tensors within parameters [..., P]: logits, means and log standard deviations, whichever the
+        action has."""
         logits, box = params[..., : self.logits], params[..., self.logits :]
         return (*((logits,) if self.sizes else ()), *(box.chunk(2, -1) if self.action.low else ()))
 
     def _both(self, params: Tensor, action: Tensor | None = None) -> list[tuple[ActionDistribution, Tensor, Any]]:
-        """Return the discrete and the continuous part of a mixed action, each with its parameters and its actions."""
+        """Return the discrete and the continuous distribution of a mixed action, each with its parameters and its
+        actions."""
         cut = len(self.sizes)
         actions = (None, None) if action is None else (action[..., :cut], action[..., cut:])
         return [
@@ -85,8 +89,8 @@ class ActionDistribution:
         ]  # fmt: skip
 
     def forbid(self, params: Tensor, allowed: Tensor | None) -> Tensor:
-        """Return the parameters [..., P] with logits of minus infinity where ``allowed`` (bool [..., logits], None:
-        everything) is False."""
+        """Return the parameters [..., P] with logits of minus infinity where ``allowed`` (bool [..., logits]; None:
+        all) is False."""
         if self.kind != "mixed" or allowed is None:
             return forbid(params, allowed)
         return torch.cat((forbid(params[..., : self.logits], allowed), params[..., self.logits :]), -1)
@@ -97,15 +101,16 @@ class ActionDistribution:
     def draw(
         self, shape: Sequence[int], generator: torch.Generator | None = None, device: torch.device | str = "cpu"
     ) -> list[Tensor]:
-        """Return the random numbers, each ``[*shape, ...]``, of which ``chosen`` makes actions for parameters of
-        ``[*shape, P]``: they depend on the generator alone."""
+        """Return the random numbers, each ``[*shape, ...]``, from which ``chosen`` makes actions for parameters of
+        shape ``[*shape, P]``. They depend on the generator alone."""
         drawn = [_uniform(shape, classes, generator, device) for classes in self.sizes]
         if low := self.action.low:
             drawn.append(torch.randn((*shape, len(low)), device=device, generator=generator))
         return drawn
 
     def chosen(self, params: Tensor, drawn: Sequence[Tensor]) -> Tensor:
-        """Return the actions that ``drawn``, which is overwritten, chooses of the distributions ``params`` [..., P]."""
+        """Return the actions that the random numbers ``drawn``, which are overwritten, select from the distributions
+        ``params`` [..., P]."""
         params = params.detach().float()
         if self.kind == "discrete":
             return _categorical(params, drawn[0])
@@ -128,7 +133,7 @@ class ActionDistribution:
         return params.chunk(2, -1)[0].clone()
 
     def log_prob(self, params: Tensor, action: Tensor) -> Tensor:
-        """params [..., P], action [..., *shape] -> [...]."""
+        """Return log-probabilities [...] of actions [..., *shape] under params [..., P]."""
         params = params.float()
         if self.kind == "discrete":
             return _chosen(*_log_probs(params), action)
@@ -142,14 +147,14 @@ class ActionDistribution:
         return (-0.5 * z.square() - log_std).sum(-1) - 0.5 * _LOG_2PI * mean.shape[-1]
 
     def evaluate(self, params: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-        """``log_prob`` and ``entropy`` together, [...] each; for a discrete action from one softmax."""
+        """Return ``log_prob`` and ``entropy``, [...] each. For a discrete action both come from one softmax."""
         if self.kind != "discrete":
             return self.log_prob(params, action), self.entropy(params)
         logs, axis = _log_probs(params.float())
         return _chosen(logs, axis, action), _entropy(logs, axis)
 
     def entropy(self, params: Tensor) -> Tensor:
-        """params [..., P] -> [...]."""
+        """Return entropies [...] for params [..., P]."""
         params = params.float()
         if self.kind == "discrete":
             return _entropy(*_log_probs(params))
@@ -162,9 +167,10 @@ class ActionDistribution:
 
 
 def _log_probs(logits: Tensor) -> tuple[Tensor, int]:
-    """logits [..., A] -> log-probabilities and the axis of their A classes.
+    """Return log-probabilities of logits [..., A] and the axis of their A classes.
 
-    Few classes go to the front: a softmax, gather or sum over a short last axis takes one row at a time.
+    If there are few classes, that axis is moved to the front, because operations along a short last axis process one
+    row at a time.
     """
     if logits.shape[-1] <= 32:
         return logits.movedim(-1, 0).contiguous().log_softmax(0), 0

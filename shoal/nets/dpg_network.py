@@ -1,4 +1,5 @@
-"""The networks of the deterministic policy gradient: a policy into a finite box, a critic of observation and action."""
+"""The networks of the deterministic policy gradient: a policy into a finite box, and a critic of observations and
+actions."""
 
 from __future__ import annotations
 
@@ -19,43 +20,49 @@ from shoal.nets.torsos import Activation
 
 
 class Returns(nn.Module, ABC):
-    """``size`` outputs ``[B, size]`` of a critic, read as returns ``Z(x, a)``; no parameters of its own."""
+    """Base class of the interpretation of a critic's outputs ``[B, size]`` as returns ``Z(x, a)``. It has no
+    parameters."""
 
     size = 1
 
     def start(self, last: nn.Linear) -> None:
-        """Set the last layer of a new critic: small, as in DDPG (Lillicrap et al. 2016, section 7)."""
+        """Initialise the last layer of a new critic with small weights, as in DDPG (Lillicrap et al. 2016, section
+        7)."""
         nn.init.uniform_(last.weight, -3e-3, 3e-3)
         nn.init.uniform_(last.bias, -3e-3, 3e-3)
 
     @abstractmethod
     def mean(self, outputs: Tensor) -> Tensor:
-        """``[B, size] -> [B]``: the expected return, differentiable."""
+        """Return the expected return ``[B]`` of outputs ``[B, size]``, differentiably."""
 
     @abstractmethod
     def loss(self, outputs: Tensor, items: Tensors, after: Tensor) -> Tensor:
-        """Return how far each of ``outputs`` is from the distribution of ``r + d Z'`` ``[B]``. items: ``reward`` [B],
-        n-step sums, and ``discount`` [B], gamma^n, 0 past a terminal state; after: the target networks' outputs for Z'
-        ``[B, size]``."""
+        """Return the distance ``[B]`` of each of ``outputs`` from the distribution of ``r + d Z'``.
+
+        items: ``reward`` [B], n-step sums, and ``discount`` [B], gamma^n, 0 past a terminal state; after: the target
+        networks' outputs for Z' ``[B, size]``.
+        """
 
     def noise(self, rows: int, rng: torch.Generator) -> Tensors:
-        """Return the random draws that the loss of so many rows needs, to be put among its items."""
+        """Return the random draws that the loss of ``rows`` rows needs, to be added to its items."""
         return {}
 
     def edge_mass(self, outputs: Tensor) -> Tensor | None:
-        """Probability on the first and on the last atom ``[B, 2]``; None for a distribution without edges."""
+        """Return the probability of the first and of the last atom ``[B, 2]``, or None for a distribution without
+        edges."""
         return None
 
     def clipped_mass(self, items: Tensors, after: Tensor) -> Tensor | None:
-        """Probability of ``r + d Z'`` beyond the first and the last atom ``[B]``, as for ``loss``; None as above."""
+        """Return the probability of ``r + d Z'`` beyond the first and the last atom ``[B]``, with the arguments of
+        ``loss``, or None for a distribution without edges."""
         return None
 
 
-class Judgement(NamedTuple):
-    """What both networks say of a batch.
+class CriticOutputs(NamedTuple):
+    """Outputs of policy and critic for a batch.
 
-    critic: its outputs for the batch's actions [B, size]. action: the policy's own [P, A], in [-1, 1]. by_action: the
-    gradient of the critic's expected return by these [P, A].
+    critic: outputs for the batch's actions [B, size]. action: the policy's own actions [P, A], in [-1, 1]. by_action:
+    the gradient of the critic's expected return with respect to these [P, A].
     """
 
     critic: Tensor
@@ -64,12 +71,12 @@ class Judgement(NamedTuple):
 
 
 class DPGNetwork(BoxNetwork):
-    """The encoder is what policy and critic share, and the critic alone trains it. ``policy_perceptron`` and
-    ``critic_perceptron`` compute the same outside autograd; None where they cannot.
+    """Policy and critic with a common encoder, which only the critic's loss trains. ``policy_perceptron`` and
+    ``critic_perceptron`` are compiled versions outside autograd, or None if there are none.
 
-    returns: what the critic's outputs mean; None: no critic, for an actor that needs no values. policy_hidden: if
-    empty, ``hidden``. late_action: the action joins at the critic's second layer, not with the observation.
-    layer_norm: of each hidden layer, before its activation.
+    returns: the meaning of the critic's outputs; None: no critic, for an actor that needs no values. policy_hidden:
+    units of the policy's hidden layers; if empty, ``hidden``. late_action: the action enters at the critic's second
+    layer, not with the observation. layer_norm: normalise each hidden layer before its activation.
     """
 
     def __init__(
@@ -78,7 +85,7 @@ class DPGNetwork(BoxNetwork):
         layer_norm: bool = False, precision: Precision = "auto", device: str = "cpu",
     ) -> None:  # fmt: skip
         super().__init__(env, torso, hidden, activation, precision, device)
-        late_action = late_action and bool(hidden)  # without a second layer it joins with the observation, by one path
+        late_action = late_action and bool(hidden)  # without a second layer it enters with the observation
         features, actions = self.encoder.features, self.actions
         own = tuple(policy_hidden or hidden)
         hidden_layers = MLP((features, *own), activation, layer_norm)
@@ -98,14 +105,14 @@ class DPGNetwork(BoxNetwork):
                 self.critic_perceptron = perceptron(self.critic.rest, activation)
 
     def act(self, features: Tensor) -> Tensor:
-        """Features ``[B, F]`` to actions ``[B, A]`` in [-1, 1]."""
+        """Return actions ``[B, A]`` in [-1, 1] for features ``[B, F]``."""
         if self.policy_perceptron is not None and not torch.is_grad_enabled():
             return torch.tanh(self.policy_perceptron.forward(features).out)
         with full(features.device):
             return torch.tanh(self.policy(features))
 
     def judge(self, features: Tensor, actions: Tensor) -> Tensor:
-        """The critic's outputs ``[B, size]`` for features ``[B, F]`` and actions ``[B, A]`` in [-1, 1]."""
+        """Return the critic's outputs ``[B, size]`` for features ``[B, F]`` and actions ``[B, A]`` in [-1, 1]."""
         assert self.critic is not None
         if self.critic_perceptron is not None and not torch.is_grad_enabled():
             return self.critic_perceptron.forward(torch.cat((features, actions), -1)).out
@@ -113,9 +120,9 @@ class DPGNetwork(BoxNetwork):
             return cast(Tensor, self.critic(features, actions))
 
     def outputs(self, items: Tensors) -> Outputs:
-        """A ``Judgement`` of a batch, to learn from. The gradient of the critic's outputs goes to critic and encoder,
-        that of the actions to the policy alone. ``policy/obs``: what the policy sees, if not the same as the critic.
-        Of no rows nothing is computed."""
+        """Return the ``CriticOutputs`` of a batch, for the loss. The gradient of the critic's outputs trains critic and
+        encoder, that of the actions trains the policy alone. ``policy/obs``: the policy's observations if they differ
+        from the critic's. A batch of no rows is skipped."""
         features = self.features(observations(items))
         critic, to_critic = self._judged(features, items["action"])
         own = observations(items, "policy/")
@@ -135,10 +142,11 @@ class DPGNetwork(BoxNetwork):
             to_critic(by_critic)
             to_policy(by_policy)
 
-        return Outputs(Judgement(*cut(leaf), by_action), leaf, backward)
+        return Outputs(CriticOutputs(*cut(leaf), by_action), leaf, backward)
 
     def _judged(self, features: Tensor, actions: Tensor) -> tuple[Tensor, Backward]:
-        """The critic's outputs, and what takes their gradient to the parameters of critic and encoder."""
+        """Return the critic's outputs, and the function that propagates their gradient to the parameters of critic and
+        encoder."""
         assert self.returns is not None
         if not len(actions):
             return actions.new_zeros((0, self.returns.size)), _nothing
@@ -147,7 +155,7 @@ class DPGNetwork(BoxNetwork):
         return self.critic_perceptron.differentiable(torch.cat((features, actions), -1))
 
     def _acted(self, features: Tensor) -> tuple[Tensor, Backward]:
-        """The policy's actions in [-1, 1], and what takes their gradient to its parameters."""
+        """Return the policy's actions in [-1, 1], and the function that propagates their gradient to its parameters."""
         if not len(features):
             return features.new_zeros((0, len(self.low))), _nothing
         if self.policy_perceptron is None:
@@ -157,7 +165,7 @@ class DPGNetwork(BoxNetwork):
         return action, lambda gradient: backward(torch.ops.aten.tanh_backward.default(gradient, action))
 
     def value_gradient(self, features: Tensor, actions: Tensor) -> Tensor:
-        """dq/da ``[B, A]`` of the critic's expected return; no parameter gets a gradient."""
+        """Return dq/da ``[B, A]`` of the critic's expected return. No parameter gets a gradient."""
         assert self.returns is not None
         if not len(actions):
             return torch.zeros_like(actions)
@@ -173,4 +181,4 @@ class DPGNetwork(BoxNetwork):
 
 
 def _nothing(gradient: Tensor) -> None:
-    """Takes the gradient of no rows."""
+    """Ignore the gradient of an empty batch."""

@@ -1,4 +1,4 @@
-"""From a dict of observations with any leading dimensions to one feature vector each."""
+"""The encoder: a dict of observations with any leading dimensions -> one feature vector each."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ TORSOS = ("auto", "mlp", *OF_IMAGES, "none")
 
 
 class Encoder(nn.Module):
-    """Maps ``{name: [..., *shape]}`` to ``[..., features]`` (always float32); a ``mask`` among them is not read.
+    """Maps ``{name: [..., *shape]}`` to ``[..., features]`` (always float32). A ``mask`` among them is ignored.
 
-    Each image goes through a convolutional torso of its own; vectors (flattened) and integers (one-hot)
-    are joined and go through one MLP; then all are joined. ``torso``:
+    Each image has its own convolutional torso. Vectors (flattened) and integers (one-hot) are concatenated and passed
+    to one MLP. All features are then concatenated. ``torso``:
 
-    * ``auto`` = ``nature``; ``nature``, ``impala-shallow``, ``impala-deep`` and ``resnet50`` say how images are read;
-    * ``minatar`` reads images so as well, and boards: vectors of three dimensions, [H, W, C];
-    * ``mlp`` flattens images into the MLP as well; ``none`` joins everything with no parameters at all;
+    * ``auto`` = ``nature``; ``nature``, ``impala-shallow``, ``impala-deep`` and ``resnet50`` name the torso of images;
+    * ``minatar`` is a torso of images and of boards, which are vectors of three dimensions, [H, W, C];
+    * ``mlp`` flattens images into the MLP as well; ``none`` concatenates everything without any parameters;
     * your own: a function (or ``"module:function"``, or ``"file.py:function"``) from ``{name: Observation}`` to an
       ``nn.Module`` with an integer ``.features``, called with ``{name: [N, *shape]}`` and returning ``[N, features]``.
-      Where no gradient is asked for (acting, target networks), it is in eval mode.
+      When no gradient is needed (acting, target networks), it is in eval mode.
 
-    ``fc=False`` leaves out the convolutional torsos' fully connected layer: a dueling head brings its own.
+    ``fc=False`` leaves out the convolutional torsos' fully connected layer, for a dueling head that has its own.
     """
 
     features: int
@@ -70,8 +70,9 @@ class Encoder(nn.Module):
         for name, spec in self.observations.items():
             if convolved(spec, cast(str, torso)):
                 image = _image_torso(cast(str, torso), spec, layer_norm, fc)
-                key = name.replace(".", "_")  # ModuleDict takes no dots
-                while key in self.images or key in self.observations.keys() - {name}:  # each has a torso of its own
+                key = name.replace(".", "_")  # names in a ModuleDict must not contain dots
+                # each observation has its own torso
+                while key in self.images or key in self.observations.keys() - {name}:
                     key += "_"
                 self._keys[name] = key
                 self.images[key] = image
@@ -87,36 +88,37 @@ class Encoder(nn.Module):
     def forward(self, obs: Mapping[str, Tensor]) -> Tensor:
         shape = obs[self._lead_of].shape
         lead = shape[: len(shape) - self._event_dims]
-        batch = len(lead) == 1  # and so it stays
+        batch = len(lead) == 1  # rows that need no reshaping
         rows = {n: obs[n] if batch else obs[n].reshape(-1, *o.shape) for n, o in self.observations.items()}
         y = (self._join(rows) if self.own is None else _called(self.own, rows)).float()
         return y if batch else y.reshape(*lead, self.features)
 
     @property
     def seen_features(self) -> int:
-        """Features of ``see``."""
+        """Number of features that ``see`` returns."""
         return sum(cast(int, image.features) for image in self.images.values()) or self.features
 
     def see(self, rows: Mapping[str, Tensor]) -> Tensor:
-        """Return the torsos' features of images alone, ``[N, seen_features]``; of everything, where there are none."""
+        """Return the image torsos' features ``[N, seen_features]``, or those of all observations if there are no
+        images."""
         seen = [self.images[self._keys[n]](x) for n, x in rows.items() if n in self._keys]
         return torch.cat(seen, -1).float() if seen else cast(Tensor, self(rows))
 
     def vector(self, rows: Mapping[str, Tensor]) -> Tensor:
-        """Return the input of the MLP: all that are no images to a torso, side by side; ``rows`` are ``[N,
+        """Return the input of the MLP: all observations without an image torso, concatenated; ``rows`` are ``[N,
         *shape]``."""
         flats = [_flatten(rows[n], self.observations[n]) for n in self.flat]
         return flats[0] if len(flats) == 1 else torch.cat(flats, -1)
 
     def perceptron(self, *heads: nn.Linear) -> Perceptron | None:
-        """The same function of ``vector``, followed by ``heads`` side by side, outside of autograd; None if ``chain``
-        is."""
+        """Return a compiled version of the MLP on ``vector``, followed by ``heads`` side by side, that computes outside
+        autograd, or None if ``chain`` is None."""
         chain = self.chain()
         return None if chain is None else Perceptron(*chain, heads)
 
     def chain(self) -> tuple[list[nn.Linear], type[nn.Module]] | None:
-        """Linear layers and the activation after each, which make the same of ``vector``; None if the encoder is more
-        than that, or speed is turned off."""
+        """Return the linear layers of the MLP on ``vector`` and the activation after each, or None if the encoder has
+        other parts or compiled code is turned off."""
         if not fast.ENABLED or self.own is not None or self.images:
             return None
         layers = list(self.mlp.children())
@@ -129,20 +131,20 @@ class Encoder(nn.Module):
         parts: list[Tensor] = [self.images[self._keys[n]](x).float() for n, x in rows.items() if n in self._keys]
         if self.flat:
             x = self.vector(rows)
-            with full(x.device):  # an MLP of this size gains nothing from bf16, and inputs may be large
+            with full(x.device):  # an MLP of this size is no faster in bf16, and its inputs may be large
                 parts.append(self.mlp(x))
         return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
 
 
 def convolved(spec: Observation, torso: str) -> bool:
-    """Return whether an observation has a convolutional torso of its own: an image, and to ``minatar`` a board."""
+    """Return True if an observation has its own convolutional torso: images, and boards with ``minatar``."""
     if torso not in ("auto", *OF_IMAGES):
         return False
     return spec.kind == "image" or (torso == "minatar" and spec.kind == "vector" and len(spec.shape) == 3)
 
 
 def idle(observations: Observations, torso: str) -> dict[str, str]:
-    """Of ``torso``, and of an MLP's ``hidden`` and ``activation``, those that say nothing of an encoder of these
+    """Return the settings among ``torso``, ``hidden`` and ``activation`` that have no effect on an encoder of these
     observations, each with the reason."""
     seen = [o for o in observations.values() if o.kind != "mask"]
     images = [convolved(o, torso) for o in seen]
@@ -158,7 +160,7 @@ def idle(observations: Observations, torso: str) -> dict[str, str]:
 
 
 def resolve_torso(torso: str | Factory) -> Factory | None:
-    """The user's factory behind ``torso``, or None for one of ``TORSOS``."""
+    """Return the user's factory that ``torso`` names, or None for one of ``TORSOS``."""
     if not isinstance(torso, str):
         return torso
     if torso in TORSOS:
@@ -174,10 +176,11 @@ def resolve_torso(torso: str | Factory) -> Factory | None:
 
 
 def _called(own: nn.Module, rows: dict[str, Tensor]) -> Tensor:
-    """Return the features that a network of the user's own makes of observations; without a gradient, in eval mode."""
+    """Return the features that the user's network makes of observations. Without a gradient, it is in eval mode."""
     if torch.is_grad_enabled() or not own.training:
         return cast(Tensor, own(rows))
-    training = [module for module in own.modules() if module.training]  # not those that the user has fixed
+    # leaves out modules that the user has set to eval mode
+    training = [module for module in own.modules() if module.training]
     own.eval()
     try:
         return cast(Tensor, own(rows))
@@ -209,9 +212,9 @@ def _flat_size(spec: Observation) -> int:
 
 
 def _flatten(x: Tensor, spec: Observation) -> Tensor:
-    """[N, *shape] -> [N, flat size], float32."""
+    """Return x [N, *shape] as float32 [N, flat size]."""
     if spec.kind == "one_hot":
-        columns = x.reshape(-1, len(spec.size)).long()  # also of single integers, [N]
+        columns = x.reshape(-1, len(spec.size)).long()  # integers may have shape [N]
         hots = [F.one_hot(columns[:, i], n) for i, n in enumerate(spec.size)]
         return torch.cat(hots, -1).float()
     y = x.flatten(1).float()

@@ -1,4 +1,4 @@
-"""The policy of evolution strategies.
+"""The policy network of evolution strategies.
 
 Salimans et al. 2017, "Evolution Strategies as a Scalable Alternative to Reinforcement Learning"; Mania et al. 2018,
 "Simple random search of static linear policies is competitive for reinforcement learning" (ARS).
@@ -21,16 +21,17 @@ from shoal.nets.torsos import Activation
 from shoal.nets.virtual_batch_norm import VirtualBatchNorm, normalise_virtually, refer
 from shoal.ops import forbid
 
-CLIP, FLOOR = 5.0, 0.01  # of normalised observations, and of the variance they are divided by (the authors' code)
+# bound of normalised observations, and least variance they are divided by (as in the authors' code)
+CLIP, FLOOR = 5.0, 0.01
 
 
 class EvolutionPolicy(nn.Module):
-    """A deterministic policy: encoder, then one linear layer. With no hidden layers it is ARS's linear policy, which
+    """A deterministic policy: an encoder and one linear layer. Without hidden layers it is ARS's linear policy, which
     starts at 0 and has no bias.
 
-    normalise_obs: vectors by running statistics. virtual_batch_norm: images by the statistics of ``reference``
-    observations, which are a buffer and so travel, and are saved, with the policy.
-    bins: each dimension of a continuous action is one of so many values, evenly spaced; 0: the output itself.
+    normalise_obs: normalise vectors by running statistics. virtual_batch_norm: normalise images by the statistics of
+    ``reference`` observations, a buffer that is published and saved with the policy. bins: each dimension of a
+    continuous action takes one of ``bins`` evenly spaced values; 0: the output itself.
     """
 
     log_std: Tensor
@@ -70,12 +71,12 @@ class EvolutionPolicy(nn.Module):
         return {}
 
     def step(self, obs: Tensors, first: Tensor, state: Tensors) -> tuple[Tensor, Tensor, Tensors]:
-        """obs [B, ...] -> parameters of ``dist`` [B, P], the value 0 [B] (it has none), no state."""
+        """Return parameters of ``dist`` [B, P], the value 0 [B] (there is no critic) and no state, for obs [B, ...]."""
         outputs = self.head(self.encoder(self.normalise(obs)))
         return forbid(self.parameters_of(outputs), obs.get(MASK)), outputs.new_zeros(outputs.shape[0]), state
 
     def parameters_of(self, outputs: Tensor) -> Tensor:
-        """The last layer's outputs [B, O] as parameters of ``dist`` [B, P]."""
+        """Return the last layer's outputs [B, O] as parameters of ``dist`` [B, P]."""
         if not len(self.log_std):
             return outputs
         if self.bins:
@@ -87,16 +88,16 @@ class EvolutionPolicy(nn.Module):
         return {k: self.norms[k](v) if k in self.norms else v for k, v in obs.items()}
 
     def reference(self) -> Tensors:
-        """The observations that virtual batch normalisation refers to."""
+        """Return the reference observations of virtual batch normalisation."""
         names = self.encoder.observations
         return {name: cast(Tensor, getattr(self, f"reference_{i}")) for i, name in enumerate(names)}
 
     def set_reference(self, obs: Arrays) -> None:
-        """Observations [reference, ...] to refer to from now on."""
+        """Set the reference observations [reference, ...]."""
         for name, room in self.reference().items():
             room.copy_(torch.from_numpy(obs[name]))
 
     def refer(self) -> None:
-        """Take the statistics of the reference with the present weights."""
+        """Compute the statistics of the reference observations with the current weights."""
         if self.referring:
             refer(self, self.encoder, self.normalise(self.reference()))

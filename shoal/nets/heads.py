@@ -1,4 +1,4 @@
-"""Heads: from features [..., F] to policy parameters, values and Q-values. Always float32."""
+"""Heads: features [..., F] -> policy parameters, values and Q-values. Always float32."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from shoal.ops import dueling
 
 
 class PolicyHead(nn.Module):
-    """Features [..., F] -> parameters [..., P] of ``.dist``. Continuous: the log standard deviation is a
-    parameter of its own, the same in every state and 0 at first, repeated into every row of the output."""
+    """Policy head: features [..., F] -> parameters [..., P] of ``.dist``. For continuous actions, the log standard
+    deviation is a parameter that does not depend on the state, starts at 0 and is repeated in each row."""
 
     def __init__(self, features: int, action: Action, gain: float = POLICY_GAIN):
         super().__init__()
@@ -37,7 +37,7 @@ class PolicyHead(nn.Module):
 
 
 class ValueHead(nn.Module):
-    """Features [..., F] -> values [...]."""
+    """Value head: features [..., F] -> values [...]."""
 
     def __init__(self, features: int, gain: float = VALUE_GAIN):
         super().__init__()
@@ -49,7 +49,8 @@ class ValueHead(nn.Module):
 
 
 def policy_and_value(policy: PolicyHead, value: ValueHead, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Both heads of the same features by one product, output by output in memory, which is how losses read them."""
+    """Return policy parameters and values of the same features by one matrix product. The result is stored output by
+    output, which is how losses read it."""
     if not fast.ENABLED:
         return policy(x), value(x)
     with full(x.device):
@@ -61,7 +62,7 @@ def policy_and_value(policy: PolicyHead, value: ValueHead, x: Tensor) -> tuple[T
 
 
 class QHead(nn.Module):
-    """Features [..., F] -> Q-values [..., actions], one linear layer."""
+    """Linear Q-value head: features [..., F] -> Q-values [..., actions]."""
 
     def __init__(self, features: int, actions: int):
         super().__init__()
@@ -69,7 +70,7 @@ class QHead(nn.Module):
 
     @property
     def streams(self) -> list[list[nn.Linear]]:
-        """Its layers."""
+        """Return its layers."""
         return [[self.linear]]
 
     def forward(self, x: Tensor) -> Tensor:
@@ -78,9 +79,11 @@ class QHead(nn.Module):
 
 
 class DuelingQHead(nn.Module):
-    """Wang et al. 2016: Q = V + A - mean A, a hidden layer of 512 units per stream, and the gradient that
-    the two streams send into the shared torso scaled by 1/sqrt(2). behind_torso: it is called in the torso's precision,
-    as its last layer; behind a recurrent core it is not."""
+    """Dueling head: Q = V + A - mean A, with a hidden layer of 512 units per stream (Wang et al. 2016). The gradient of
+    the two streams into the shared torso is scaled by 1/sqrt(2).
+
+    behind_torso: computed in the torso's precision, as if it were its last layer; False behind a recurrent core.
+    """
 
     def __init__(self, features: int, actions: int, hidden: int = 512, behind_torso: bool = True):
         super().__init__()
@@ -91,7 +94,7 @@ class DuelingQHead(nn.Module):
 
     @property
     def streams(self) -> list[list[nn.Linear]]:
-        """The advantage's and the value's layers, with a relu between them."""
+        """Return the layers of the advantage stream and of the value stream, which have a relu between them."""
         return [cast(list[nn.Linear], [stream[0], stream[2]]) for stream in (self.advantage, self.value)]
 
     def forward(self, x: Tensor) -> Tensor:
@@ -113,7 +116,7 @@ class _ScaleGradient(torch.autograd.Function):
 
 
 def scale_gradient(x: Tensor, scale: float) -> Tensor:
-    """``x`` itself, whose gradient is multiplied by ``scale`` on the way back."""
+    """Return ``x``, with a gradient that is multiplied by ``scale``."""
     if not x.requires_grad:
-        return x  # when acting, and for exporters, which cannot follow a function of its own
+        return x  # no gradient when acting; exporters cannot follow a custom function
     return cast(Tensor, _ScaleGradient.apply(x, scale))  # type: ignore[no-untyped-call]

@@ -1,4 +1,5 @@
-"""Orthogonal initialisation: gain sqrt(2) inside, 0.01 for a policy's last layer, 1 for a value's."""
+"""Orthogonal initialisation: gain sqrt(2) for hidden layers, 0.01 for the last layer of a policy, 1 for that of a
+value."""
 
 from __future__ import annotations
 
@@ -16,9 +17,9 @@ M = TypeVar("M", bound=nn.Module)
 
 
 def orthogonal(module: M, gain: float = HIDDEN_GAIN) -> M:
-    """Make every weight matrix inside ``module`` orthogonal and every bias zero, in place; returns it.
+    """Make every weight matrix in ``module`` orthogonal and every bias zero, in place, and return ``module``.
 
-    Linear and convolution layers take ``gain``; each gate of a recurrent layer always takes gain 1.
+    Linear and convolution layers use ``gain``; each gate of a recurrent layer uses gain 1.
     """
     for layer in module.modules():
         if isinstance(layer, (nn.Linear, nn.Conv2d)):

@@ -1,5 +1,5 @@
-"""The tensors of a network by name, looked up once: ``state_dict`` walks every module, which on a small network takes
-longer than copying its parameters."""
+"""Fast access to the tensors of a network by name. ``state_dict`` walks every module, which takes longer than copying
+the parameters of a small network."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from shoal.api import Tensors
 
 
 class LiveTensors:
-    """The parameters and buffers of ``module``, to be read or overwritten often. They must stay the same objects, that
-    is, change in place (as optimisers, ``load_state_dict`` and running statistics change them); what they hold may move
-    to other memory (``tensor.data = ...``)."""
+    """The parameters and buffers of ``module``, for frequent reads or writes. They must remain the same objects and
+    change in place (as by optimisers, ``load_state_dict`` and running statistics). Their data may move to other memory
+    (``tensor.data = ...``)."""
 
     def __init__(self, module: nn.Module) -> None:
         self._module = module
         self._own: Tensors = dict(module.state_dict(keep_vars=True))
-        self._kept: Tensors = {}  # without gradients
-        self._at: list[int] = []  # where they were when ``_kept`` became views of them
+        self._kept: Tensors = {}  # detached views
+        self._at: list[int] = []  # addresses of the tensors when ``_kept`` became views of them
         self._adopted: Tensors = {}
-        self._fits = False  # whether what was loaded had the same shapes
+        self._fits = False  # whether the shapes of the last loaded parameters matched
 
     @property
     def tensors(self) -> Tensors:
-        """By the names of ``state_dict``."""
+        """Return the tensors by the names of ``state_dict``, without gradients."""
         if not fast.ENABLED:
             return dict(self._module.state_dict())
         at = [tensor.data_ptr() for tensor in self._own.values()]
@@ -34,8 +34,8 @@ class LiveTensors:
         return self._kept
 
     def load(self, params: Tensors) -> None:
-        """Copy ``params`` in; names and shapes must agree, else ``load_state_dict`` raises and says which do not. The
-        shapes are looked at the first time."""
+        """Copy ``params`` into the module. If names or shapes do not match, ``load_state_dict`` raises an error that
+        says which. Shapes are compared the first time only."""
         own = self.tensors
         if not fast.ENABLED or params.keys() != own.keys() or not self._fits:
             self._module.load_state_dict(params)
@@ -45,8 +45,8 @@ class LiveTensors:
             torch._foreach_copy_(list(own.values()), [params[name] for name in own])
 
     def adopt(self, params: Tensors) -> None:
-        """From now on the parameters are these tensors, not copies of them, where they have the same dtype: who changes
-        them changes the module, and has nothing more to ``load``."""
+        """Use the tensors ``params`` themselves as parameters, without a copy, if they have the same dtype. Later
+        changes of these tensors then change the module without another ``load``."""
         if not fast.ENABLED or params is self._adopted:
             return
         for name, p in self._module.named_parameters():

@@ -1,7 +1,7 @@
-"""Noisy linear layers, and the head that is made of them or of plain ones: values or distributions of returns.
+"""Noisy linear layers, and a head of noisy or plain layers that outputs values or distributions of returns.
 
-The caller draws the noise, as a vector of standard normals for all layers of a head: a network has no hidden state, a
-batch can hold a vector for each row, and copies of a network in other processes see the same noise.
+The caller draws the noise, one vector of standard normals for all layers of a head. Networks thus have no hidden random
+state, a batch can hold a different vector for each row, and copies of a network in other processes use the same noise.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ from shoal.nets.precision import full
 from shoal.ops import dueling
 
 MAX_UNFUSED_ROWS = 64
-"""Rows that are multiplied with the mean and the noise sooner than a layer's noisy weights are formed."""
+"""Largest number of rows that are multiplied with mean and noise separately instead of forming a layer's noisy
+weights."""
 
 
 class NoisyLinear(nn.Linear):
-    """Fortunato et al. 2018, section 3 (b): weight ``mu + sigma * noise`` with factorised Gaussian noise; ``mu`` (the
-    layer's ``weight`` and ``bias``) starts uniform within ±1/sqrt(p), and each ``sigma`` at ``sigma / sqrt(p)``, of p
-    inputs."""
+    """Noisy linear layer with factorised Gaussian noise: weight ``mu + sigma * noise`` (Fortunato et al. 2018, section
+    3 (b)). ``mu`` (the layer's ``weight`` and ``bias``) starts uniform within ±1/sqrt(p), and each ``sigma`` at ``sigma
+    / sqrt(p)``, for p inputs."""
 
     def __init__(self, inputs: int, outputs: int, sigma: float = 0.5):
         super().__init__(inputs, outputs)
@@ -41,17 +42,19 @@ class NoisyLinear(nn.Linear):
         self.normals = inputs + outputs
 
     def forward(self, x: Tensor, noise: Tensor | None = None) -> Tensor:
-        """x: [B, p]; noise: f of p + q normals (``scale_noise``), [p + q], or [B, p + q] of each row's own; None: the
-        mean weights.
+        """Return outputs [B, q] for x [B, p].
 
-        Rows that share their noise are multiplied with the noisy weights. For noise of each row's own these are never
-        formed, nor for few rows where that is faster: ``f(out) * (sigma_weight (f(in) * x) + sigma_bias)`` is the same.
+        noise: p + q normals transformed by ``scale_noise``, [p + q], or [B, p + q] with different noise for each row;
+        None: the mean weights.
+
+        Rows that share their noise are multiplied with the noisy weights. If each row has its own noise, or if few rows
+        make it faster, these weights are not formed: ``f(out) * (sigma_weight (f(in) * x) + sigma_bias)`` is the same.
         """
         if noise is None:
             return F.linear(x, self.weight, self.bias)
         noise = noise.to(self.weight.dtype)
         into, out = noise[..., : self.in_features], noise[..., self.in_features :]
-        cheap = not torch.is_grad_enabled() or noise.dtype == torch.bfloat16  # the gradient of two products
+        cheap = not torch.is_grad_enabled() or noise.dtype == torch.bfloat16  # two products would need a gradient each
         if noise.ndim == 1 and (len(x) > MAX_UNFUSED_ROWS or not cheap):
             weight = torch.addcmul(self.weight, self.sigma_weight, torch.outer(out, into))
             return F.linear(x, weight, torch.addcmul(self.bias, self.sigma_bias, out))
@@ -59,8 +62,8 @@ class NoisyLinear(nn.Linear):
 
 
 class Stream(nn.ModuleList):
-    """Features [B, F] -> [B, outputs] (float32): a hidden layer and a relu (none if ``hidden`` is 0), then a linear
-    layer. sigma: both are noisy, initially by so much; None: both are plain."""
+    """One stream of a head: features [B, F] -> [B, outputs] (float32), by a hidden layer and a relu (none if ``hidden``
+    is 0) and a linear layer. sigma: initial noise of both layers; None: plain layers."""
 
     def __init__(self, features: int, outputs: int, hidden: int, sigma: float | None):
         sizes = (features, hidden, outputs) if hidden else (features, outputs)
@@ -70,9 +73,10 @@ class Stream(nn.ModuleList):
             may_round(layer)
 
     def forward(self, x: Tensor, noise: Iterator[Tensor]) -> Tensor:
-        """noise: the next is of the next noisy layer; at the end there is none: mean weights."""
+        """Return outputs [B, outputs]. noise: yields the noise of each noisy layer in turn; if exhausted, mean weights
+        are used."""
         *inner, last = self
-        for layer in inner:  # in the torso's precision, as its last layer
+        for layer in inner:  # in the torso's precision, as if they were its last layers
             x = F.relu(_apply(layer, x, noise))
         with full(x.device):
             return _apply(last, x.float(), noise)
@@ -84,11 +88,12 @@ def _apply(layer: nn.Module, x: Tensor, noise: Iterator[Tensor]) -> Tensor:
 
 
 class ReturnHead(nn.Module):
-    """Features [B, F] -> [B, actions, atoms]: numbers that describe each action's return, such as logits or quantiles.
+    """Return head: features [B, F] -> [B, actions, atoms], numbers that describe each action's return, such as logits
+    or quantiles.
 
-    dueling: two streams, whose advantages' mean over the actions is taken off for each atom, and whose gradient into
-    the torso is scaled by 1/sqrt(2) (Wang et al. 2016; Hessel et al. 2018, "The Integrated Agent"). hidden: units of
-    each stream's hidden layer, 0: none. sigma: initial noise of all layers (Fortunato et al. 2018), None: no noise.
+    dueling: two streams; for each atom, the mean of the advantages over the actions is subtracted, and the gradient
+    into the torso is scaled by 1/sqrt(2) (Wang et al. 2016; Hessel et al. 2018, "The Integrated Agent"). hidden: units
+    of each stream's hidden layer, 0: none. sigma: initial noise of all layers (Fortunato et al. 2018), None: no noise.
     """
 
     def __init__(
@@ -103,7 +108,8 @@ class ReturnHead(nn.Module):
         self.normals = sum(self.sizes)
 
     def forward(self, x: Tensor, noise: Tensor | None = None) -> Tensor:
-        """noise: f of normals, [normals], or [B, normals] for noise of each row's own; None: the mean weights."""
+        """Return [B, actions, atoms]. noise: transformed normals, [normals], or [B, normals] with different noise for
+        each row; None: the mean weights."""
         parts = self.parts(noise)
         if self.value is None:
             return self.advantage(x, parts).unflatten(-1, self.shape)  # type: ignore[no-any-return]
@@ -112,12 +118,12 @@ class ReturnHead(nn.Module):
         return dueling(self.value(x, parts).unsqueeze(-2), advantage, -2)
 
     def parts(self, noise: Tensor | None) -> Iterator[Tensor]:
-        """The noise of each noisy layer."""
+        """Yield the noise of each noisy layer."""
         return iter(torch.split(noise, self.sizes, -1) if noise is not None and self.sizes else ())
 
     def streams(self, encoder: Encoder) -> Streams | None:
-        """The same function of ``encoder.vector``, outside of autograd; None if the encoder is no chain of linear
-        layers and relus, or speed is turned off."""
+        """Return a compiled version of this head behind ``encoder.vector`` that computes outside autograd, or None if
+        the encoder has other parts than linear layers and relus or compiled code is turned off."""
         chain = encoder.chain()
         if chain is None or chain[1] is not nn.ReLU:
             return None

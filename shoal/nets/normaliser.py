@@ -1,4 +1,4 @@
-"""Running statistics of observations and rewards, kept in float64 buffers that are saved with the policy."""
+"""Running statistics of observations and rewards, in float64 buffers that are saved with the policy."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from shoal.ops import MOMENTS, masked_moments, merge_moments, moments
 
 
 class RunningNorm(nn.Module):
-    """``forward`` normalises with frozen statistics; only ``update`` and ``merge`` change them.
+    """Normalises by running statistics. ``forward`` leaves them unchanged; only ``update`` and ``merge`` change them.
 
-    So a rollout and the training on it see the same numbers: update between iterations. ``floor``: the least variance
-    that is divided by.
+    A rollout and the training on it thus use the same statistics, if they are updated between iterations. floor: least
+    variance to divide by.
     """
 
     mean: Tensor
@@ -30,7 +30,7 @@ class RunningNorm(nn.Module):
         self.register_buffer("count", torch.zeros((), dtype=torch.float64))
 
     def forward(self, x: Tensor) -> Tensor:
-        """x [..., *shape] -> float32 of the same shape, within +-clip; the identity before any update."""
+        """Return x [..., *shape] normalised, float32, within +-clip; x itself before any update."""
         return ((x - self.mean) * self.scale()).clamp(-self.clip, self.clip).float()
 
     def scale(self) -> Tensor:
@@ -39,8 +39,8 @@ class RunningNorm(nn.Module):
 
     @torch.no_grad()
     def update(self, x: Tensor, mask: Tensor | None = None) -> None:
-        """Take in x [..., *shape]; ``mask`` (bool [...]), where given, says which rows count. Data that are not
-        finite change nothing: the learner skips them too."""
+        """Merge the rows of x [..., *shape] into the statistics, or those where ``mask`` (bool [...]) is True. Rows
+        that are not finite are ignored, because the learner skips them too."""
         if mask is not None and x.device.type != "cpu":
             self.merge(*masked_moments(x.reshape(-1, *self.shape), mask.reshape(-1)))
             return
@@ -49,14 +49,14 @@ class RunningNorm(nn.Module):
             self.merge(*moments(rows))
 
     def merge(self, mean: Tensor, var: Tensor, count: Tensor | float) -> None:
-        """Join with the (population) statistics of other data: the parallel-variance formula. Statistics that are not
-        finite change nothing."""
+        """Merge the mean and (population) variance of other data by the parallel-variance formula. Statistics that are
+        not finite are ignored."""
         merge_moments(self.mean, self.var, self.count, mean, var, count)
 
 
 def running_norms(names: Iterable[str], make: Callable[[str], RunningNorm]) -> nn.ModuleDict:
-    """A RunningNorm for each of these observations. UsageError for a name that a network cannot give to a part of
-    it."""
+    """Return a RunningNorm for each of these observations. Raises UsageError for a name with a dot, which PyTorch's
+    modules cannot have."""
     names = list(names)
     if dotted := [name for name in names if "." in name]:
         raise UsageError(f"normalise_obs expects observations without a dot in their names, found '{dotted[0]}'")
@@ -69,13 +69,13 @@ def running_of(nets: nn.Module) -> list[str]:
 
 
 def normalised(norms: nn.ModuleDict, obs: Tensors) -> Tensors:
-    """Return the observations with those normalised that one of ``norms`` (``running_norms``) is for."""
+    """Return the observations, normalised where ``norms`` (see ``running_norms``) has their name."""
     return {k: norms[k](v) if k in norms else v for k, v in obs.items()} if len(norms) else obs
 
 
 def seen(norms: nn.ModuleDict, items: Tensors) -> Tensors:
-    """Return the moments of a segment's observations that were acted on (``items``: observations [T + 1, B, ...] and
-    bool ``valid`` [T, B]), by the names that they have in a network with these ``norms``."""
+    """Return the moments of a segment's observations that were acted on, by the names of the statistics in a network
+    with these ``norms``. items: observations [T + 1, B, ...] and bool ``valid`` [T, B]."""
     rows = {f"norms.{name}": items[name][:-1][items["valid"]] for name in norms}
     return {k: v for name, given in rows.items() for k, v in by_name(name, given).items()}
 
@@ -86,27 +86,28 @@ def by_name(norm: str, rows: Tensor) -> Tensors:
 
 
 class RewardScaler(nn.Module):
-    """Divides rewards by the standard deviation of the discounted return, and clips; no mean is subtracted.
+    """Divides rewards by the running standard deviation of the discounted return, and clips them. No mean is
+    subtracted.
 
-    The return is R <- gamma R + r per column, carried from call to call, and starts again after a cut.
+    The return of each column is R <- gamma R + r. It is carried from call to call and restarts after a cut.
     """
 
     def __init__(self, gamma: float, clip: float = 10.0):
         super().__init__()
         self.gamma, self.clip = gamma, clip
         self.stats = RunningNorm(())
-        self.carried: Tensor | None = None  # [B], of the columns fed last; no part of the policy
+        self.carried: Tensor | None = None  # [B], of the columns of the last call; not part of the policy
 
     @torch.no_grad()
     def forward(self, reward: Tensor, cut: Tensor, mask: Tensor | None = None) -> Tensor:
-        """reward [T, B], cut bool [T, B] (step t ended the episode) -> scaled float32 [T, B], statistics updated
-        first. ``mask`` (bool [T, B]): which steps count."""
+        """Return the rewards [T, B] scaled, float32, after updating the statistics. cut: bool [T, B], step t ended the
+        episode. mask: bool [T, B], which steps count."""
         self.stats.update(self.returns(reward, cut), mask)
         return self.scale(reward)
 
     @torch.no_grad()
     def returns(self, reward: Tensor, cut: Tensor) -> Tensor:
-        """The discounted returns [T, B] (float64) of which the statistics are; moves on what is carried."""
+        """Return the discounted returns [T, B] (float64) and carry the last ones to the next call."""
         running = self.carried
         if running is None or running.shape != reward.shape[1:]:
             running = torch.zeros(reward.shape[1:], dtype=torch.float64, device=reward.device)
@@ -119,6 +120,6 @@ class RewardScaler(nn.Module):
         return returns
 
     def scale(self, reward: Tensor) -> Tensor:
-        """Divide and clip with the statistics as they are."""
+        """Return rewards divided and clipped by the current statistics."""
         std = (self.stats.var + self.stats.epsilon).sqrt()
         return (reward / std).clamp(-self.clip, self.clip).float()

@@ -1,5 +1,5 @@
-"""What a network says of a batch, cut off from it: a loss is differentiated by the outputs alone, and the network takes
-that gradient back to its parameters in its own way."""
+"""Outputs of a network, detached from its graph. A loss is differentiated with respect to the outputs, and the network
+propagates that gradient to its parameters."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from shoal.fast.perceptron import Backward
 
 
 class Outputs(NamedTuple):
-    """Outputs of a network. values: as the loss reads them; leaf: the same values as one tensor, with respect to which
+    """Outputs of a network. values: as the loss reads them; leaf: the same values in one tensor, with respect to which
     the loss is differentiated."""
 
     values: Any
@@ -20,10 +20,10 @@ class Outputs(NamedTuple):
 
 
 def detached(values: Tensor) -> tuple[Tensor, Backward]:
-    """``values`` outside of autograd, and ``values.backward``."""
+    """Return ``values`` detached from the graph, and a function that propagates a gradient to their graph."""
 
     def backward(gradient: Tensor) -> None:
-        # not values.backward(gradient): to check the gradient's shape, torch would import its symbolic shapes
+        # values.backward(gradient) would import torch's symbolic shapes to check the gradient's shape
         (values * gradient).sum().backward()  # type: ignore[no-untyped-call]
 
     return values.detach(), backward

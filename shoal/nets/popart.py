@@ -1,4 +1,4 @@
-"""PopArt: values are learned on a scale of their own, which follows the returns, whatever the size of rewards.
+"""PopArt: values are learned on a scale that adapts to the returns, whatever the size of rewards.
 
 Van Hasselt et al. 2016, "Learning values across many orders of magnitude"; with actor-critics Hessel et al. 2019,
 "Multi-task Deep Reinforcement Learning with PopArt".
@@ -11,15 +11,15 @@ from torch import Tensor, nn
 
 from shoal.ops import masked_mean
 
-SPREAD = (1e-4, 1e6)  # of the returns, least and largest (Hessel et al. 2019, appendix)
-STEP = 3e-4  # of the running moments (the same)
+SPREAD = (1e-4, 1e6)  # least and largest standard deviation of the returns (Hessel et al. 2019, appendix)
+STEP = 3e-4  # step size of the running moments (the same)
 
 
 class PopArt(nn.Module):
-    """What a linear head says, ``n``, means the value ``spread * n + mean``. ``update`` moves both to the running
-    moments of the returns and changes the head so that no value changes.
+    """Adaptive rescaling of a linear head: an output ``n`` means the value ``spread * n + mean``. ``update`` adapts
+    both to the running moments of the returns, and changes the head so that no value changes.
 
-    The moments are plain averages until the share of one update has fallen to ``step``.
+    The moments are plain averages until the weight of one update has decreased to ``step``.
     """
 
     mean: Tensor
@@ -31,26 +31,26 @@ class PopArt(nn.Module):
         self.step = step
         self.register_buffer("mean", torch.zeros((), dtype=torch.float64))
         self.register_buffer("square", torch.ones((), dtype=torch.float64))
-        self.register_buffer("count", torch.zeros((), dtype=torch.float64))  # of updates
+        self.register_buffer("count", torch.zeros((), dtype=torch.float64))  # number of updates
 
     def spread(self) -> Tensor:
-        """The standard deviation of the returns; 1 before any update."""
+        """Return the standard deviation of the returns; 1 before any update."""
         return _spread(self.mean, self.square)
 
     def value(self, said: Tensor) -> Tensor:
-        """Return the head's output in the unit of rewards; float32 of the same shape."""
+        """Return the head's output as a value in the unit of rewards, float32 of the same shape."""
         return said * self.spread().float() + self.mean.float()
 
     @torch.no_grad()
     def spread_with(self, returns: Tensor, mask: Tensor) -> Tensor:
-        """Return the ``spread`` after an ``update`` with these: the unit of a loss, the very first one
-        too."""
+        """Return the ``spread`` after an ``update`` with these returns, which is the unit of the loss from the first
+        batch on."""
         return _spread(*self._moments(returns, mask))
 
     @torch.no_grad()
     def update(self, head: nn.Linear, returns: Tensor, mask: Tensor) -> None:
-        """Take in the returns [...] that the ``mask`` (bool [...]) counts. Returns that are not finite change nothing:
-        the learner skips them too."""
+        """Update the moments with the returns [...] where ``mask`` (bool [...]) is True. Returns that are not finite
+        are ignored, because the learner skips them too."""
         mean, spread = self.mean.clone(), self.spread()
         now_mean, now_square = self._moments(returns, mask)
         self.mean.copy_(now_mean)
@@ -61,7 +61,7 @@ class PopArt(nn.Module):
         head.bias.copy_(((spread * head.bias.double() + mean - self.mean) / now).float())
 
     def _moments(self, returns: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and mean square with these returns."""
+        """Return mean and mean square after an update with these returns."""
         share = torch.clamp(1.0 / (self.count + 1.0), min=self.step)
         if returns.device.type != "cpu":
             counted = torch.where(mask, returns, 0.0).double()

@@ -1,7 +1,7 @@
-"""Where a forward pass runs in bfloat16: torsos of convolutions do, heads and recurrent cores never.
+"""The precision of forward passes: convolutional torsos may run in bfloat16, heads and recurrent cores never do.
 
-Autocast with channels-last images is within a fifth of the fastest form tried (bfloat16 parameters), and keeps the
-parameters in fp32. docs/architecture.md has the figures.
+Autocast with channels-last images is at most a fifth slower than the fastest alternative (bfloat16 parameters), and
+keeps the parameters in float32. docs/architecture.md has the figures.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ M = TypeVar("M", bound=nn.Module)
 
 @functools.cache
 def bf16_unit() -> str:
-    """Return what multiplies bfloat16 in this CPU: ``AMX`` (Intel's tiles), ``AVX512_BF16`` (AMD from Zen 4, some of
-    Intel's), or nothing: ``""``."""
+    """Return the unit of this CPU that multiplies bfloat16: ``AMX`` (Intel's tiles), ``AVX512_BF16`` (AMD from Zen 4,
+    some of Intel's), or "" for none."""
     info = Path("/proc/cpuinfo")
     flags = info.read_text().split() if info.exists() else []
     return next((name for name, flag in (("AMX", "amx_bf16"), ("AVX512_BF16", "avx512_bf16")) if flag in flags), "")
 
 
 def supports_bf16(device: torch.device | str) -> bool:
-    """Is bfloat16 fast (not merely possible) on ``device``?"""
+    """Return True if bfloat16 is fast (not only possible) on ``device``."""
     kind = torch.device(device).type
     if kind == "cuda":
         return torch.cuda.is_available() and torch.cuda.is_bf16_supported(including_emulation=False)
@@ -41,8 +41,8 @@ def supports_bf16(device: torch.device | str) -> bool:
 def resolve(
     precision: Precision, device: torch.device | str = "cpu", net: nn.Module | None = None
 ) -> Literal["fp32", "bf16"]:
-    """Return what ``precision`` means here: ``auto`` is bf16 on a device that is fast at it, if ``net`` (where
-    given) holds a convolution; small MLPs lose more to the casts than they gain."""
+    """Return the precision that ``precision`` means on ``device``. ``auto`` is bf16 on a device where it is fast, if
+    ``net`` (where given) contains a convolution, because casts cost small MLPs more than they gain."""
     if precision not in get_args(Precision):
         raise UsageError(f"precision must be one of {', '.join(get_args(Precision))}, not {precision!r}")
     if precision != "auto":
@@ -54,26 +54,27 @@ def resolve(
 def autocast(
     precision: Precision, device: torch.device | str = "cpu", net: nn.Module | None = None
 ) -> AbstractContextManager[None]:
-    """Run a forward pass (not the backward pass) in ``precision``: ``with autocast("auto", device, net): ...``.
+    """Return a context that runs a forward pass (not the backward pass) in ``precision``: ``with autocast("auto",
+    device, net): ...``.
 
-    In a hot loop, call ``resolve`` once and give its answer.
+    In a hot loop, call ``resolve`` once and pass its result.
     """
     enabled = resolve(precision, device, net) == "bf16"
     return torch.autocast(torch.device(device).type, dtype=torch.bfloat16, enabled=enabled)
 
 
 def full(device: torch.device) -> AbstractContextManager[None]:
-    """No autocast inside: what heads and recurrent cores compute under."""
+    """Return a context without autocast, for heads and recurrent cores."""
     if not torch.is_autocast_enabled(device.type):
-        return nullcontext()  # cheaper than autocast, three times per step of an actor
+        return nullcontext()  # cheaper than autocast, which an actor would enter three times per step
     return torch.autocast(device.type, enabled=False)
 
 
 def compute_dtype(device: torch.device) -> torch.dtype:
-    """The dtype that autocast, if on, would give a convolution on ``device``."""
+    """Return the dtype of a convolution on ``device`` under the current autocast setting."""
     return torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else torch.float32
 
 
 def inferring(nets: M) -> M:
-    """``nets``, changed into a network that only infers: ``rounded``, without gradients, and in eval mode."""
+    """Prepare ``nets`` for inference in place (``rounded`` weights, no gradients, eval mode) and return it."""
     return rounded(nets.requires_grad_(False).eval())

@@ -1,4 +1,4 @@
-"""Action values of observations, directly (DQN) or through distributions of returns (C51, QR-DQN, Rainbow)."""
+"""Action values of observations, predicted directly (DQN) or as distributions of returns (C51, QR-DQN, Rainbow)."""
 
 from __future__ import annotations
 
@@ -16,13 +16,16 @@ from shoal.nets.outputs import Outputs, detached
 from shoal.nets.precision import Precision, autocast, resolve
 from shoal.ops import forbid
 
-NOISE = "noise/"  # of a batch's items: one vector of noise for all rows
+NOISE = "noise/"  # prefix in a batch's items: one vector of noise for all rows
 
 
 class QNetwork(nn.Module):
     """Network from observations ``[B, ...]`` to action values ``[B, A]``, which are minus infinity where ``MASK``
-    forbids the action. streams: units of each dueling stream. normalise_obs: vector observations are normalised by
-    running statistics, which are buffers of this module."""
+    forbids the action.
+
+    streams: units of each dueling stream. normalise_obs: normalise vector observations by running statistics, which are
+    buffers of this module.
+    """
 
     def __init__(
         self, env: EnvSpec, *, torso: str = "auto", hidden: tuple[int, ...] = (64, 64), dueling: bool = False,
@@ -54,8 +57,8 @@ class QNetwork(nn.Module):
             return cast(Tensor, self.head(self.encoder(obs)))
 
     def seen(self, items: Tensors) -> Tensors:
-        """Return the moments of a segment's observations, [T + 1, B, ...], by the names of the running statistics that
-        they update."""
+        """Return the moments of a segment's observations, [T + 1, B, ...], by the names of the running statistics to
+        update."""
         return seen(self.norms, items)
 
     def outputs(self, items: Tensors) -> Outputs:
@@ -71,19 +74,20 @@ class QNetwork(nn.Module):
 
 
 class Description(Protocol):
-    """How ``atoms`` numbers describe a return."""
+    """Protocol of the interpretation of ``atoms`` numbers as a return."""
 
     atoms: int
 
     def mean(self, described: Tensor) -> Tensor:
-        """[..., atoms] -> [...]: the expected return."""
+        """Return the expected return [...] of numbers [..., atoms]."""
 
 
 class ReturnNetwork(QNetwork):
-    """Observations ``[B, ...]`` to what describes each action's return ``[B, A, atoms]``, and so to values ``[B, A]``.
+    """Network from observations ``[B, ...]`` to distributions of each action's return ``[B, A, atoms]``, and so to
+    values ``[B, A]``.
 
-    sigma: initial noise of the layers after the torso (all linear layers of the Atari network), None: they are plain;
-    streams: units of the hidden layers there; a plain or flat network without dueling has none.
+    sigma: initial noise of the layers after the torso (all linear layers of the Atari network), None: plain layers;
+    streams: units of their hidden layers. A head on vectors without dueling has no hidden layer.
     """
 
     head: ReturnHead
@@ -93,9 +97,9 @@ class ReturnNetwork(QNetwork):
         dueling: bool = False, sigma: float | None = None, streams: int = 512, precision: Precision = "auto",
         device: str = "cpu",
     ) -> None:  # fmt: skip
-        nn.Module.__init__(self)  # not QNetwork's, whose head has one number for each action
+        nn.Module.__init__(self)  # skips QNetwork's constructor, whose head has one number for each action
         images = any(o.kind == "image" or convolved(o, torso) for o in env.observations.values())
-        own = dueling or (sigma is not None and images)  # the torso's fully connected layer is the head's
+        own = dueling or (sigma is not None and images)  # the head replaces the torso's fully connected layer
         self.returns, self.actions = returns, env.action.sizes[0]
         self.encoder = Encoder(env.observations, torso, hidden, "relu", fc=not own)
         self.head = ReturnHead(
@@ -107,7 +111,7 @@ class ReturnNetwork(QNetwork):
         self.by_hand = self.head.streams(self.encoder) if self.precision == "fp32" else None
 
     def describe(self, obs: Tensors, noise: Tensor | None = None) -> Tensor:
-        """[B, A, atoms]; noise: of the head, None: the mean weights."""
+        """Return the distributions [B, A, atoms]. noise: of the head; None: the mean weights."""
         if self.by_hand is not None and not torch.is_grad_enabled():
             return self.by_hand.forward(self.encoder.vector(obs), self.head.parts(noise))[0]
         if self.precision == "fp32":
@@ -119,7 +123,7 @@ class ReturnNetwork(QNetwork):
         return forbid(self.returns.mean(self.describe(obs, noise)), obs.get(MASK))
 
     def outputs(self, items: Tensors) -> Outputs:
-        """Return the description of the returns [B, A, atoms] of a batch's observations, to learn from."""
+        """Return the distributions of returns [B, A, atoms] of a batch's observations, for the loss."""
         obs, noise = observations(items), items.get(NOISE + "online")
         if self.by_hand is None:
             values, backward = detached(self.describe(obs, noise))

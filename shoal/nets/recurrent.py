@@ -1,4 +1,4 @@
-"""The recurrent core: one line clears the state where an episode starts, when acting and when training."""
+"""The recurrent core, which clears its state at the start of an episode both when acting and when training."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from shoal.nets.init import orthogonal
 from shoal.nets.precision import full
 
 Kind = Literal["lstm", "gru", "none"]
-WEIGHTS = ("weight_ih_l", "weight_hh_l", "bias_ih_l", "bias_hh_l")  # then the layer's number
+WEIGHTS = ("weight_ih_l", "weight_hh_l", "bias_ih_l", "bias_hh_l")  # followed by the layer's number
 
 
 class RecurrentCore(nn.Module):
     """LSTM, GRU, or nothing (``none``: ``y`` is ``x``, the state is an empty dict). Always float32.
 
-    ``first`` marks inputs that start an episode; those rows of the state are zeroed *before* the step. Each array of
-    the state is [B, size]; with several ``layers``, each fed by the one before, [B, layers, size].
+    ``first`` marks inputs that start an episode. Those rows of the state are set to zero *before* the step. Each array
+    of the state is [B, size], or [B, layers, size] with several ``layers``.
     """
 
     def __init__(self, kind: Kind, inputs: int, size: int, orthogonal_init: bool = True, layers: int = 1):
@@ -30,7 +30,8 @@ class RecurrentCore(nn.Module):
             raise UsageError(f"the recurrent core must be lstm, gru or none, not {kind!r}")
         self.kind: Kind = kind
         self.layers = layers
-        self._stretch = 4 if kind == "lstm" else 1  # mean steps per fused call below which cells are faster
+        # if a fused call covers fewer steps on average, single cells are faster
+        self._stretch = 4 if kind == "lstm" else 1
         self.features = inputs if kind == "none" else size
         self.keys: tuple[str, ...] = {"lstm": ("h", "c"), "gru": ("h",), "none": ()}[kind]
         self.rnn: nn.LSTM | nn.GRU | None = None
@@ -45,17 +46,18 @@ class RecurrentCore(nn.Module):
         return {k: torch.zeros(shape, device=device) for k in self.keys}
 
     def step(self, x: Tensor, first: Tensor, state: Tensors) -> tuple[Tensor, Tensors]:
-        """x [B, F], first bool [B] -> y [B, size] and the next state."""
+        """Return y [B, size] and the next state for x [B, F] and first bool [B]."""
         if self.rnn is None:
             return x, state
         with full(x.device):
             return self._cell(x.float(), clear(state, first))
 
     def unroll(self, x: Tensor, first: Tensor, state: Tensors) -> tuple[Tensor, Tensors]:
-        """x [T, B, F], first bool [T, B], state before t=0 -> y [T, B, size] and the state after the last step.
+        """Return y [T, B, size] and the state after the last step for x [T, B, F], first bool [T, B] and the state
+        before t=0.
 
-        The same numbers as ``step`` in a loop, but one fused call per stretch of time without a ``first``; where those
-        are short, step by step, which is then faster.
+        The results equal those of ``step`` in a loop. One fused call processes each stretch of time without a
+        ``first``; if the stretches are short, single steps are taken, which is then faster.
         """
         if self.rnn is None:
             return x, state
@@ -75,7 +77,7 @@ class RecurrentCore(nn.Module):
         return pieces[0] if len(pieces) == 1 else torch.cat(pieces), state
 
     def _fused(self, x: Tensor, state: Tensors) -> tuple[Tensor, Tensors]:
-        """x [T, B, F] with no episode start after t=0."""
+        """Return y and the last state for x [T, B, F] without an episode start after t=0."""
         if isinstance(self.rnn, nn.LSTM):
             y, (h, c) = self.rnn(x, (self._by_layer(state["h"]), self._by_layer(state["c"])))
             return y, {"h": self._by_row(h), "c": self._by_row(c)}
@@ -90,7 +92,8 @@ class RecurrentCore(nn.Module):
         return state[0] if self.layers == 1 else state.transpose(0, 1)
 
     def _cell(self, x: Tensor, state: Tensors) -> tuple[Tensor, Tensors]:
-        """x [B, F]. On small batches a cell costs half of a fused call over one step."""
+        """Return y and the next state for x [B, F]. On small batches a cell takes half the time of a fused call over
+        one step."""
         if self.layers == 1:
             return self._layer(0, x, state)
         states: list[Tensors] = []
@@ -100,7 +103,7 @@ class RecurrentCore(nn.Module):
         return x, {k: torch.stack([one[k] for one in states], 1) for k in self.keys}
 
     def _layer(self, layer: int, x: Tensor, state: Tensors) -> tuple[Tensor, Tensors]:
-        """One layer's cell: x [B, F], state [B, size]."""
+        """Return y and the next state of one layer's cell for x [B, F] and state [B, size]."""
         w_ih, w_hh, b_ih, b_hh = (cast(Tensor, getattr(self.rnn, f"{name}{layer}")) for name in WEIGHTS)
         if self.kind == "lstm":
             h, c = torch.lstm_cell(x, (state["h"], state["c"]), w_ih, w_hh, b_ih, b_hh)
@@ -110,7 +113,7 @@ class RecurrentCore(nn.Module):
 
 
 def clear(state: Tensors, first: Tensor) -> Tensors:
-    """Zero the rows of each [B, ...] array of ``state`` where ``first`` [B] is True."""
+    """Return ``state`` with the rows of each [B, ...] array set to zero where ``first`` [B] is True."""
     return {k: v.masked_fill(first.view(-1, *[1] * (v.dim() - 1)), 0.0) for k, v in state.items()}
 
 
@@ -120,6 +123,6 @@ def start_state(items: Tensors) -> Tensors:
 
 
 def column_axis(name: str) -> int:
-    """Return which axis of a trajectory's item counts the environments: what is there once per unroll has no time
-    axis."""
+    """Return the axis of a trajectory's field that counts the environments. Fields that exist once per unroll have no
+    time axis."""
     return 0 if name.startswith("state/") else 1

@@ -24,8 +24,8 @@ from shoal.ops import forbid
 class RecurrentQNetwork(nn.Module):
     """Network from observations and a recurrent state to action values: torso, recurrent core, (dueling) head.
 
-    burn_in: rows at the beginning of a sequence that only update the recurrent state, without a gradient.
-    stored_state: sequences start from the state that was stored with them; else from zero.
+    burn_in: rows at the beginning of a sequence that update the recurrent state without a gradient. stored_state:
+    sequences start from the recurrent state stored with them, otherwise from zero.
     """
 
     def __init__(
@@ -48,13 +48,12 @@ class RecurrentQNetwork(nn.Module):
         return self.core.initial_state(batch)
 
     def step(self, obs: Tensors, first: Tensor, state: Tensors) -> tuple[Tensor, Tensors]:
-        """obs [B, ...], first bool [B] -> values [B, A], next state."""
+        """Return values [B, A] and the next state for obs [B, ...] and first bool [B]."""
         y, state = self.core.step(self._encode(obs), first, state)
         return forbid(self.head(y), obs.get(MASK)), state
 
     def forward(self, items: Tensors) -> Tensor:
-        """Return the values [L - burn_in, B, A] of a batch of sequences of L rows, whose first ``burn_in`` rows are not
-        learned from."""
+        """Return the values [L - burn_in, B, A] of a batch of sequences of L rows, without their ``burn_in`` rows."""
         burn_in, first = self.burn_in, items["first"]
         if self.by_hand is not None and not torch.is_grad_enabled() and readable(first):
             return self._forbid(self.by_hand.forward(*self._given(items))[0], items)
@@ -68,7 +67,7 @@ class RecurrentQNetwork(nn.Module):
         return self._forbid(self.head(y), items)
 
     def outputs(self, items: Tensors) -> Outputs:
-        """``forward`` of a batch, to learn from."""
+        """Return ``forward`` of a batch, for the loss."""
         if self.by_hand is None or not readable(items["first"]):
             values, backward = detached(self(items))
         else:
@@ -78,7 +77,7 @@ class RecurrentQNetwork(nn.Module):
         return Outputs(values, values, backward)
 
     def _start(self, items: Tensors) -> Tensors:
-        """The state before the first row of a batch."""
+        """Return the recurrent state before the first row of a batch."""
         state = self.initial_state(items["first"].shape[1])
         return {k: items[f"state/{k}"] for k in state} if self.stored_state else state
 
@@ -87,14 +86,15 @@ class RecurrentQNetwork(nn.Module):
         return forbid(values, None if mask is None else mask[self.burn_in :])
 
     def _recurrent_streams(self, actions: int) -> RecurrentStreams | None:
-        """The same function outside of autograd; None where the network is more than that, or large."""
+        """Return a compiled version that computes outside autograd, or None if the network is large or has other
+        parts."""
         chain, rnn = self.encoder.chain(), self.core.rnn
         if chain is None or not isinstance(rnn, nn.LSTM) or rnn.hidden_size > MAX_UNITS or self.precision != "fp32":
             return None
         return RecurrentStreams(chain[0], rnn, self.head.streams, actions)
 
     def _given(self, items: Tensors) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor], int]:
-        """Return what ``RecurrentStreams`` asks of a batch."""
+        """Return the arguments of ``RecurrentStreams`` for a batch."""
         rows = {k: v.flatten(0, 1) for k, v in observations(items).items()}
         state = self._start(items)
         return self.encoder.vector(rows), items["first"], (state["h"], state["c"]), self.burn_in

@@ -1,7 +1,7 @@
-"""A residual network of 50 layers with group normalisation, half as wide as the original.
+"""A residual network of 50 layers with group normalisation and half the original's width.
 
-He et al. 2016, "Deep residual learning"; Wu and He 2018, "Group normalization"; width, pooling and the last
-convolution as in Wijmans et al. 2020 (DD-PPO, appendix), for depth or colours of 256 x 256 pixels.
+He et al. 2016, "Deep residual learning"; Wu and He 2018, "Group normalization"; width, pooling and the last convolution
+as in Wijmans et al. 2020 (DD-PPO, appendix), for depth or colour images of 256 x 256 pixels.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from torch.nn import functional as F
 from shoal.nets.torsos import MLP
 
 WIDTH, BLOCKS, EXPANSION = 32, (3, 4, 6, 3), 4
-LEFT = 2048  # about as many numbers are left for the fully connected layer
+LEFT = 2048  # approximate number of inputs of the fully connected layer
 
 
 class ResNet50(nn.Module):
-    """Means of 2 x 2 pixels; a 7x7/2 convolution and a max-pool; 16 bottleneck blocks; a 3x3 convolution to about 2,048
-    numbers; ``fc`` units (0: none). Images are uint8 [N, C, H, W], or floats that are scaled already."""
+    """Average pooling of 2 x 2 pixels; a 7x7/2 convolution and a max-pool; 16 bottleneck blocks; a 3x3 convolution to
+    about 2,048 numbers; ``fc`` units (0: none). Images are uint8 [N, C, H, W], or floats that are already scaled."""
 
     def __init__(self, channels: int, h: int, w: int, fc: int = 512):
         super().__init__()
@@ -46,8 +46,8 @@ class ResNet50(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """1x1, 3x3 and 1x1 convolutions, added to the input, which a 1x1 convolution brings to their shape where it has
-    another. channels: of the first two; the last has four times as many."""
+    """Bottleneck block: 1x1, 3x3 and 1x1 convolutions, added to the input. If shapes differ, a 1x1 convolution adapts
+    the input. channels: of the first two; the last has four times as many."""
 
     def __init__(self, inputs: int, channels: int, stride: int):
         super().__init__()
@@ -73,7 +73,7 @@ def _norm(channels: int) -> nn.GroupNorm:
 
 
 def _halved_image(x: Tensor) -> Tensor:
-    """Means of 2 x 2 pixels, in [0, 1] if they were bytes."""
+    """Return means of 2 x 2 pixels, scaled to [0, 1] if they are bytes."""
     scaled = x.float() * (1 / 255) if x.dtype == torch.uint8 else x
     return F.avg_pool2d(scaled, 2, ceil_mode=True)
 

@@ -1,4 +1,5 @@
-"""Acting by a network in two parts, so that several agents may share a pass of it, on a device of its own."""
+"""Action selection in two parts (random draws, network pass), so that several agents can share one pass of a network,
+possibly on another device."""
 
 from __future__ import annotations
 
@@ -13,11 +14,13 @@ from shoal.fast.rounded import unrounded
 from shoal.nets.precision import Precision, inferring, resolve
 
 M = TypeVar("M", bound=nn.Module)
-Draws = tuple[np.ndarray | torch.Tensor, ...]  # random numbers, a row [E, ...] for each observation; none: act greedily
+# random numbers, one row [E, ...] for each observation; empty: act greedily
+Draws = tuple[np.ndarray | torch.Tensor, ...]
 
 
 def moved(nets: M, device: str, precision: Precision) -> M:
-    """``nets``, which only infers, changed: it lies on ``device``, and computes in what ``precision`` means there."""
+    """Move ``nets``, which is used for inference only, to ``device``, set what ``precision`` means there, and return
+    it."""
     nets = unrounded(nets).to(device)
     if hasattr(nets, "precision"):
         nets.device, nets.precision = device, resolve(precision, device, nets)  # type: ignore[assignment]
@@ -25,13 +28,16 @@ def moved(nets: M, device: str, precision: Precision) -> M:
 
 
 class Rowwise:
-    """The choice of an agent with a network ``nets``: ``draw`` takes random numbers, and ``respond`` is what follows
-    from them and the observations. A row of a response depends on that row alone, so that several agents may share a
-    pass of one network. What an agent is given and returns lies on the host, but for recurrent states."""
+    """Action selection of an agent with a network ``nets``: ``draw`` takes random numbers, and ``respond`` computes
+    actions from them and the observations.
+
+    Each row of a response depends on that row alone, so several agents can share one pass. Arguments and results are in
+    host memory, except recurrent states.
+    """
 
     nets: Any
     device = torch.device("cpu")
-    on_host = True  # whether that is the CPU
+    on_host = True  # whether the device is the CPU
 
     def move(self, device: str, precision: Precision = "auto") -> None:
         """Act on another device, in what ``precision`` means there."""
@@ -40,7 +46,7 @@ class Rowwise:
         self._hold(moved(self.nets, device, precision))
 
     def share(self, other: Rowwise) -> None:
-        """Act by the network of ``other`` from now on, in place of its own: by whatever ``other`` loads."""
+        """Act by the network of ``other`` from now on, with whatever parameters ``other`` loads."""
         self.device, self.on_host = other.device, other.on_host
         self._hold(other.nets)
 
@@ -51,31 +57,31 @@ class Rowwise:
         return self.respond(obs, first, state, () if greedy else self.draw(obs, first))
 
     def draw(self, obs: Arrays, first: np.ndarray) -> Draws:
-        """Return the random numbers for choosing actions for observations ``[E, ...]``. first: where an episode starts,
-        bool [E]."""
+        """Return the random numbers for choosing actions for observations ``[E, ...]``. first: bool [E], True where an
+        episode starts."""
         raise NotImplementedError
 
     def respond(self, obs: Arrays, first: np.ndarray, state: Tensors, drawn: Draws) -> Act:
-        """Return actions for observations ``[E, ...]`` from the random numbers of ``draw``, which are overwritten;
-        without them, the greedy actions."""
+        """Return actions for observations ``[E, ...]`` from the random numbers of ``draw``, which are overwritten, or
+        greedy actions if there are none."""
         raise NotImplementedError
 
     def tensors(self, arrays: Arrays) -> Tensors:
-        """The arrays as tensors on the network's device."""
+        """Return the arrays as tensors on the network's device."""
         if self.on_host:
             return {name: torch.from_numpy(array) for name, array in arrays.items()}
         return {name: self.tensor(array) for name, array in arrays.items()}
 
     def tensor(self, array: np.ndarray | torch.Tensor) -> torch.Tensor:
-        """The array as a tensor on the network's device, which on a CPU shares its memory."""
+        """Return the array as a tensor on the network's device. On a CPU it shares memory."""
         made = array if isinstance(array, torch.Tensor) else torch.from_numpy(array)
         return made if self.on_host else made.to(self.device)
 
     def array(self, tensor: torch.Tensor) -> np.ndarray:
-        """The tensor, of which no gradient is asked, as an array on the host, which on a CPU shares its memory."""
+        """Return the tensor, which must not require a gradient, as an array on the host. On a CPU it shares memory."""
         made: np.ndarray = tensor.numpy() if self.on_host else tensor.cpu().numpy()
         return made
 
     def placed(self, state: Tensors) -> Tensors:
-        """A recurrent state on the network's device."""
+        """Return a recurrent state on the network's device."""
         return state if self.on_host else {name: v.to(self.device) for name, v in state.items()}

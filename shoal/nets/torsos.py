@@ -1,9 +1,9 @@
-"""Torsos: from one batch [N, ...] of one kind of input to features [N, F].
+"""Torsos: one kind of input [N, ...] -> features [N, F].
 
-Each has ``.features``. Images are uint8 [N, C, H, W] (floats are taken as already scaled), become
-channels-last, and are scaled by 1/255 inside. An image with a side below 36 pixels is too small for
-the 8x8 stride-4 kernels of the published networks: ``NatureCNN`` and the shallow ``ImpalaResNet`` then
-use padded 3x3 kernels, stride 2, 2 (and 1), with the same numbers of channels (``.small`` is True).
+Each has ``.features``. Images are uint8 [N, C, H, W], or floats that are already scaled. They are stored channels-last,
+and bytes are scaled by 1/255 inside. An image with a side below 36 pixels is too small for the 8x8 stride-4 kernels of
+the published networks: ``NatureCNN`` and the shallow ``ImpalaResNet`` then use padded 3x3 kernels, stride 2, 2 (and 1),
+with the same numbers of channels (``.small`` is True).
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ class MLP(nn.Sequential):
         self.features = sizes[-1]
 
     def forward(self, x: Tensor) -> Tensor:
-        for layer in self:  # not as modules, whose calls cost a sixth of a small batch's forward pass
+        for layer in self:  # direct calls: those of nn.Module take a sixth of a small batch's forward pass
             x = layer.forward(x)
         return x
 
 
 class PixelConv2d(nn.Conv2d):
-    """The first convolution of a torso. Bytes are scaled into [0, 1] by its weights instead of one by one, which is
-    cheaper (benchmarks/results/notes-on-speed.md) and, in bfloat16, exact: it holds each byte but not its 255th.
+    """The first convolution of a torso. Its weights, not the pixels, are scaled so that bytes lie in [0, 1]. This is
+    cheaper (benchmarks/results/notes-on-speed.md) and exact in bfloat16, which represents each byte but not its 255th.
 
-    Where the stride divides kernel and image, both are cut into blocks of stride x stride, whose pixels become
-    channels: the same sums by a kernel of stride 1 over many channels, in bfloat16 twice as fast to learn from.
+    If the stride divides kernel and image, both are cut into blocks of stride x stride, whose pixels become channels. A
+    kernel of stride 1 over many channels computes the same sums, and training is twice as fast in bfloat16.
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -79,7 +79,7 @@ class ImageTorso(nn.Module):
         self.fc: nn.Module = MLP((flat, fc), "relu", layer_norm) if fc else nn.Identity()
         for layer in self.modules():
             if isinstance(layer, (nn.Linear, nn.Conv2d)) and not isinstance(layer, PixelConv2d):
-                may_round(layer)  # a PixelConv2d scales its weights first
+                may_round(layer)  # PixelConv2d is left out, as it scales its weights first
 
     def forward(self, x: Tensor) -> Tensor:
         y: Tensor = self.fc(self.convs(x).flatten(1))
@@ -87,7 +87,7 @@ class ImageTorso(nn.Module):
 
 
 class NatureCNN(ImageTorso):
-    """Mnih et al. 2015: 32 8x8/4, 64 4x4/2, 64 3x3/1, 512 units."""
+    """The convolutional torso of DQN (Mnih et al. 2015): 32 8x8/4, 64 4x4/2, 64 3x3/1, 512 units."""
 
     def __init__(self, channels: int, h: int, w: int, fc: int = 512, layer_norm: bool = False):
         small = min(h, w) < NATURE_MIN_PIXELS
@@ -97,9 +97,9 @@ class NatureCNN(ImageTorso):
 
 
 class MinAtarCNN(ImageTorso):
-    """Young and Tian 2019, section 3: one convolution of 16 3x3/1 filters and 128 units, relu after both: a quarter of
-    the Nature network's last layers. Reads boards [N, H, W, C] of any numbers as planes [N, C, H, W], unscaled; and
-    images as any torso does."""
+    """The convolutional torso of MinAtar (Young and Tian 2019, section 3): one convolution of 16 3x3/1 filters and 128
+    units, with relu after both. Reads boards [N, H, W, C] of any numbers as planes [N, C, H, W] without scaling, and
+    images as other torsos do."""
 
     def __init__(self, shape: Sequence[int], board: bool = True, fc: int = 128, layer_norm: bool = False):
         h, w, c = shape if board else (*shape[1:], shape[0])
@@ -113,8 +113,9 @@ class MinAtarCNN(ImageTorso):
 
 
 class ImpalaResNet(ImageTorso):
-    """Espeholt et al. 2018, figure 3. Shallow: 16 8x8/4, 32 4x4/2, 256 units. Deep: sections of 16, 32 and
-    32 channels (3x3 convolution, 3x3/2 max-pool, two residual blocks), relu, 256 units: 15 convolutions."""
+    """The residual torsos of IMPALA (Espeholt et al. 2018, figure 3). Shallow: 16 8x8/4, 32 4x4/2, 256 units. Deep:
+    sections of 16, 32 and 32 channels (3x3 convolution, 3x3/2 max-pool, two residual blocks), relu, 256 units: 15
+    convolutions."""
 
     def __init__(
         self,
@@ -137,7 +138,8 @@ class ImpalaResNet(ImageTorso):
 
 
 def _flat(convs: nn.Module, h: int, w: int) -> int:
-    """Numbers that ``convs`` make of an image. Counted, not tried: a trial on the meta device imports sympy (2 s)."""
+    """Return the number of outputs of ``convs`` for an image, by arithmetic: a trial on the meta device would import
+    sympy (2 s)."""
     channels, sides = 0, [h, w]
     for layer in convs.modules():
         if not isinstance(layer, (nn.Conv2d, nn.MaxPool2d)):

@@ -1,4 +1,5 @@
-"""Virtual batch normalisation: every layer is normalised by the statistics of one batch that was fixed at the start."""
+"""Virtual batch normalisation: layers are normalised by the statistics of one reference batch that is fixed at the
+start."""
 
 from __future__ import annotations
 
@@ -13,11 +14,11 @@ from shoal.nets.torsos import ImageTorso
 
 
 class VirtualBatchNorm(nn.Module):
-    """Normalises each of ``features`` channels (axis 1) by ``mean`` and ``var``, which are those of a reference batch
-    and are set by ``refer``; then a learned scale and shift.
+    """Normalises each of ``features`` channels (axis 1) by the ``mean`` and ``var`` of a reference batch, which
+    ``refer`` sets, and then applies a learned scale and shift.
 
-    Salimans et al. 2016, section 3.5; in evolution strategies (Salimans et al. 2017, section 2.2) it keeps small
-    perturbations of the weights from leaving the actions as they were.
+    Salimans et al. 2016, section 3.5. In evolution strategies (Salimans et al. 2017, section 2.2), without it small
+    perturbations of the weights might not change any action.
     """
 
     mean: Tensor
@@ -32,7 +33,7 @@ class VirtualBatchNorm(nn.Module):
         self.epsilon, self.refers = epsilon, False
 
     def forward(self, x: Tensor) -> Tensor:
-        """x [N, features, ...] -> the same shape."""
+        """Return x [N, features, ...] normalised, with the same shape."""
         if self.refers:
             axes = [axis for axis in range(x.ndim) if axis != 1]
             var, mean = torch.var_mean(x.float(), axes, correction=0)
@@ -44,7 +45,7 @@ class VirtualBatchNorm(nn.Module):
 
 
 def normalise_virtually(encoder: Encoder) -> Encoder:
-    """Put a VirtualBatchNorm after every convolution and the fully connected layer of the image torsos, in place."""
+    """Insert a VirtualBatchNorm after every convolution and the fully connected layer of the image torsos, in place."""
     for torso in encoder.images.values():
         convs = torso.convs if isinstance(torso, ImageTorso) else None
         if not isinstance(convs, nn.Sequential) or not all(isinstance(m, (nn.Conv2d, nn.ReLU)) for m in convs):
@@ -67,8 +68,8 @@ def _with_norms(layers: nn.Sequential) -> nn.Sequential:
 
 @torch.no_grad()
 def refer(net: nn.Module, encoder: Encoder, reference: dict[str, Tensor]) -> None:
-    """Set the statistics of every VirtualBatchNorm inside ``net`` to those of the observations ``reference``
-    [N, ...], as the network's present weights see them."""
+    """Set the statistics of every VirtualBatchNorm in ``net`` to those of the observations ``reference`` [N, ...] under
+    the current weights."""
     norms = [layer for layer in net.modules() if isinstance(layer, VirtualBatchNorm)]
     for norm in norms:
         norm.refers = True

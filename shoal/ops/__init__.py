@@ -1,6 +1,6 @@
 """Pure functions on tensors, time-major ``[T, B, ...]``: the arithmetic that the systems share."""
 
-from shoal.fast.known import known_loss
+from shoal.fast.precomputed import loss_with_gradient
 from shoal.ops.auxiliary import central_grid, pixel_change, reward_class
 from shoal.ops.cem import Best, cem
 from shoal.ops.evolution import ars_weights, centred_ranks, es_weights, weighted_noise
@@ -67,9 +67,9 @@ __all__ = [
     "global_norm",
     "huber",
     "importance_weights",
-    "known_loss",
     "lambda_returns",
     "linear",
+    "loss_with_gradient",
     "masked_mean",
     "masked_moments",
     "masked_normalised",

@@ -20,7 +20,7 @@ from shoal import transfer
 from shoal.api import Act, Arrays, Batch, Context, Learner, Tensors, Update, observations
 from shoal.learning.agent import NetworkAgent
 from shoal.learning.off_policy import OffPolicy, OffPolicyConfig
-from shoal.nets.dpg_network import DPGNetwork, Judgement, Returns
+from shoal.nets.dpg_network import CriticOutputs, DPGNetwork, Returns
 from shoal.nets.rowwise import Draws, Rowwise
 from shoal.ops import check
 from shoal.program import Program
@@ -222,7 +222,7 @@ class DPG(OffPolicy):
         acting = slice(max(first - count, 0), max(last - count, 0))
         return {k: v[first:last] for k, v in items.items()} | {f"policy/{k}": v[acting] for k, v in seen.items()}
 
-    def loss(self, outputs: Judgement, batch: Batch) -> tuple[Tensor, Update]:
+    def loss(self, outputs: CriticOutputs, batch: Batch) -> tuple[Tensor, Update]:
         """The critic's loss, with the policy's gradient beside it; priorities are the errors of the expected return."""
         items, target = batch.items, self.target
         with torch.no_grad():
@@ -233,7 +233,7 @@ class DPG(OffPolicy):
         return loss + self.scalars[0] * ascent, self.findings(outputs, items, after)
 
     @torch.no_grad()
-    def findings(self, outputs: Judgement, items: Tensors, after: Tensor) -> Update:
+    def findings(self, outputs: CriticOutputs, items: Tensors, after: Tensor) -> Update:
         """Priorities, and every tenth time metrics; after: what the target networks say of the next observations."""
         if not (self.reports() or self.cfg.prioritised):
             return Update({})

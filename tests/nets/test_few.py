@@ -11,8 +11,8 @@ from torch import nn
 
 from shoal import fast
 from shoal.api import Action, EnvSpec, Observation
-from shoal.fast.few import MAX_ROWS
 from shoal.fast.perceptron import Perceptron
+from shoal.fast.small_batch import MAX_ROWS
 from shoal.learning.actor_critic import ActorCriticAgent
 from shoal.nets import Encoder
 from shoal.nets.actor_critic import ActorCritic

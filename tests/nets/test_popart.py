@@ -80,7 +80,7 @@ def test_an_actor_critic_says_values_in_the_unit_of_rewards_wherever_it_is_asked
     learned = nets.outputs(items).values.value.detach()
     assert torch.allclose(unrolled, said * nets.pop_art.spread().float() + nets.pop_art.mean.float())
     assert torch.allclose(unrolled, learned, rtol=1e-4) and torch.allclose(stepped, unrolled[0], rtol=1e-4)
-    assert nets.few() is None
+    assert nets.small_batch() is None
 
 
 @pytest.mark.parametrize("core", ["none", "lstm"])

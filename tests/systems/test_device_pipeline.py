@@ -18,7 +18,7 @@ from torch import Tensor
 
 from shoal import transfer
 from shoal.api import Batch, Context, Tensors, Update
-from shoal.fast.known import known_gradient, known_loss
+from shoal.fast.precomputed import loss_with_gradient, precomputed_gradient
 from shoal.learning.algorithm import Algorithm
 from shoal.learning.learner import SGDLearner
 from shoal.metering.recorder import Recorder
@@ -267,8 +267,8 @@ def test_a_loss_whose_gradient_is_known_lies_where_its_outputs_do_and_is_made_wi
             leaf, by_leaf = torch.zeros(2).to(place).requires_grad_(), gradient.to(place)
             there = given.to(place) if isinstance(given, Tensor) else given
             device.clear()
-            loss = known_loss(leaf, there, by_leaf)
-            found = known_gradient(loss, leaf)
+            loss = loss_with_gradient(leaf, there, by_leaf)
+            found = precomputed_gradient(loss, leaf)
             (walked,) = torch.autograd.grad(2.0 * loss, leaf)
             assert not device.waits and loss.device == place and loss.dtype == leaf.dtype
             assert loss.item() == (value if value < 1e38 else math.inf)

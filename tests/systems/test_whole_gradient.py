@@ -13,7 +13,7 @@ from systems.helpers import config, record_batches, run, spy
 from torch import Tensor
 
 from shoal.api import Batch, Context, Tensors, Update, UsageError, observations
-from shoal.fast.known import known_gradient, known_loss
+from shoal.fast.precomputed import loss_with_gradient, precomputed_gradient
 from shoal.learning.algorithm import Algorithm
 from shoal.learning.differentiate import differentiate
 from shoal.metering.recorder import Recorder
@@ -145,20 +145,20 @@ def test_a_loss_of_ones_own_shares_its_gradient_only_if_it_says_that_its_parts_a
 def test_a_compiled_losss_gradient_is_found_in_its_own_graph_and_only_by_its_leaf() -> None:
     """Whatever is done with the loss afterwards, autograd finds the rest; the tensor carries nothing of its own."""
     leaf, gradient = torch.randn(3, 2, requires_grad=True), torch.randn(3, 2)
-    loss = known_loss(leaf, 1.5, gradient)
-    found = known_gradient(loss, leaf)
+    loss = loss_with_gradient(leaf, 1.5, gradient)
+    found = precomputed_gradient(loss, leaf)
     assert found is not None and torch.equal(found, gradient) and loss.item() == 1.5 and not vars(loss)
-    assert known_gradient(loss, torch.randn(3, 2, requires_grad=True)) is None
-    assert known_gradient(known_loss(2 * leaf, 1.5, gradient), leaf) is None
-    assert known_gradient(known_loss(leaf.detach(), 1.5, gradient), leaf) is None
-    assert known_gradient(loss + leaf.sum(), leaf) is None
+    assert precomputed_gradient(loss, torch.randn(3, 2, requires_grad=True)) is None
+    assert precomputed_gradient(loss_with_gradient(2 * leaf, 1.5, gradient), leaf) is None
+    assert precomputed_gradient(loss_with_gradient(leaf.detach(), 1.5, gradient), leaf) is None
+    assert precomputed_gradient(loss + leaf.sum(), leaf) is None
     loss *= 2
-    assert known_gradient(loss, leaf) is None
+    assert precomputed_gradient(loss, leaf) is None
     (by_leaf,) = torch.autograd.grad(loss, leaf)
     assert torch.equal(by_leaf, 2 * gradient)
 
 
 @pytest.mark.parametrize("value", [1e39, -1e300, math.inf, math.nan])
 def test_a_compiled_loss_beyond_float32_is_infinite_or_no_number_like_any_other(value: float) -> None:
-    loss = known_loss(torch.zeros(1, requires_grad=True), value, torch.zeros(1)).item()
+    loss = loss_with_gradient(torch.zeros(1, requires_grad=True), value, torch.zeros(1)).item()
     assert math.isnan(loss) if math.isnan(value) else loss == math.copysign(math.inf, value)

@@ -18,7 +18,7 @@ from shoal.api import MASK, Arrays, Batch, Context, Learner, Tensors, Update, Us
 from shoal.learning.off_policy import QLearningConfig
 from shoal.nets.q_network import NOISE, QNetwork, ReturnNetwork
 from shoal.nets.rowwise import Draws
-from shoal.ops import forbid, known_loss
+from shoal.ops import forbid, loss_with_gradient
 from shoal.ops.noise import scale_noise
 from shoal.program import Program
 from shoal.settings.ranges import Finite, NonNegative, OnlyWith, Parts
@@ -189,7 +189,7 @@ class DistributionalQLearning(QLearning):
         else:
             gradient = outputs.new_zeros(outputs.shape)
             gradient.flatten(0, 1).index_copy_(0, taken, terms.gradient * items["weight"].unsqueeze(-1))
-            loss = known_loss(outputs, terms.loss.dot(items["weight"]), gradient)
+            loss = loss_with_gradient(outputs, terms.loss.dot(items["weight"]), gradient)
         metrics = {}
         if self.reports():
             value = returns.mean(now.detach())

@@ -1,5 +1,5 @@
-"""Losses whose gradient is known as soon as their value is: a compiled function has worked out both. Autograd's engine
-need not walk a graph of one operation to find it."""
+"""Losses whose gradient was computed together with their value by a compiled function, so that autograd need not walk a
+graph of one operation."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 
-class _Known(torch.autograd.Function):
-    """A scalar and its gradient, which its node in autograd's graph keeps."""
+class _PrecomputedGradient(torch.autograd.Function):
+    """A scalar that carries its gradient in autograd's graph."""
 
     @staticmethod
     def forward(ctx: Any, leaf: Tensor, gradient: Tensor, value: float | Tensor) -> Tensor:
@@ -27,29 +27,29 @@ class _Known(torch.autograd.Function):
         return gradient * by_loss[0], None, None
 
 
-_NODE: Any = _Known._backward_cls
+_NODE: Any = _PrecomputedGradient._backward_cls
 
 
-def known_loss(leaf: Tensor, value: float | Tensor, gradient: Tensor) -> Tensor:
-    """Return ``value`` (a number, or a tensor [] where ``leaf`` lies) as a scalar whose gradient by ``leaf`` is
-    ``gradient``. A GPU is not waited for."""
-    return cast(Tensor, _Known.apply(leaf, gradient, value))  # type: ignore[no-untyped-call]
+def loss_with_gradient(leaf: Tensor, value: float | Tensor, gradient: Tensor) -> Tensor:
+    """Return ``value`` (a number, or a tensor [] on the device of ``leaf``) as a scalar with the gradient ``gradient``
+    with respect to ``leaf``. Does not wait for a GPU."""
+    return cast(Tensor, _PrecomputedGradient.apply(leaf, gradient, value))  # type: ignore[no-untyped-call]
 
 
 def compiled_loss(
     kernel: Callable[..., float], outputs: Tensor, rest: Sequence[Tensor | float], metrics: int
 ) -> tuple[Tensor, Tensor]:
-    """Return the loss that ``kernel`` makes of arrays, given ``outputs`` and ``rest`` by position and where to write
-    the gradient by ``outputs`` and so many metrics; and these [metrics]."""
+    """Return (loss, metrics [metrics]) computed by ``kernel``, which is called with arrays of ``outputs`` and ``rest``
+    by position and with output arrays for the gradient with respect to ``outputs`` and for the metrics."""
     gradient, found = torch.empty(outputs.shape, dtype=outputs.dtype), torch.zeros(metrics, dtype=torch.float64)
     given = [r.numpy() if isinstance(r, Tensor) else r for r in (outputs.detach(), *rest)]
     value = kernel(*given, gradient.numpy(), found.numpy())
-    return known_loss(outputs, value, gradient), found.float()
+    return loss_with_gradient(outputs, value, gradient), found.float()
 
 
-def known_gradient(loss: Tensor, leaf: Tensor) -> Tensor | None:
-    """Return the gradient of ``loss`` by ``leaf`` if its kernel has worked it out; None if autograd has to, as where
-    more was done with the kernel's result."""
+def precomputed_gradient(loss: Tensor, leaf: Tensor) -> Tensor | None:
+    """Return the gradient of ``loss`` with respect to ``leaf`` if it was computed with the loss, or None if autograd is
+    needed because ``loss`` is more than that result."""
     node: Any = loss.grad_fn
     if not isinstance(node, _NODE):
         return None

@@ -1,5 +1,4 @@
-"""What an actor of a few environments asks at every step, by compiled functions: of so few rows, torch's operations
-take many times as long as their arithmetic."""
+"""Compiled policy inference for a few rows (environments), where PyTorch's overhead per call dominates."""
 
 from __future__ import annotations
 
@@ -14,56 +13,58 @@ from shoal.fast.pixels import readable
 from shoal.jit import jit_late, jit_sums
 
 Linears = list[tuple[Tensor, Tensor]]
-MAX_ROWS = 4  # rows, up to which this is faster
+MAX_ROWS = 4  # largest number of rows for which this is faster
 _TINY = np.finfo(np.float32).tiny
 
 
-def are_few(x: Tensor) -> bool:
-    """Return whether the functions below are for rows ``[N, ...]``."""
+def is_small_batch(x: Tensor) -> bool:
+    """Return True if ``x`` has few enough rows ``[N, ...]`` for this module."""
     return 0 < len(x) <= MAX_ROWS and x.dtype == torch.float32 and readable(x)
 
 
-class FewRows:
-    """``fast.perceptron.Perceptron`` of few rows; layers, heads: weights and biases, of at least one layer."""
+class SmallBatchPerceptron:
+    """A compiled version of ``fast.perceptron.Perceptron`` for a few rows. layers, heads: weights and biases; there
+    must be at least one layer."""
 
     def __init__(self, layers: Linears, tanh: bool, heads: Linears) -> None:
         self._given = layers, tanh, heads
         self._parameters = [p for layer in (*layers, *heads) for p in layer]
-        self._at: list[int] = []  # where they were when the arrays below became views of them
+        self._at: list[int] = []  # addresses of the parameters when the arrays below became views of them
         self._arrays: list[tuple[np.ndarray, ...]] = []
         self._scratch = np.empty((2, max(len(bias) for _, bias in layers)), np.float32)
         self._outputs = sum(len(bias) for _, bias in heads)
 
-    def __reduce__(self) -> tuple[type[FewRows], tuple[Linears, bool, Linears]]:
-        return FewRows, self._given  # a copy has views of its own parameters
+    def __reduce__(self) -> tuple[type[SmallBatchPerceptron], tuple[Linears, bool, Linears]]:
+        return SmallBatchPerceptron, self._given  # a copy makes views of its own parameters
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Rows ``[N, inputs]`` to values ``[N, outputs]``."""
+        """Return values ``[N, outputs]`` for rows ``[N, inputs]``."""
         return torch.from_numpy(self.values(x.contiguous().numpy())).t()
 
     def values(self, x: np.ndarray) -> np.ndarray:
-        """Rows ``[N, inputs]``, one after the other in memory, to values ``[outputs, N]``."""
+        """Return values ``[outputs, N]`` for contiguous rows ``[N, inputs]``."""
         layers, tanh, heads = self._given
         at = [p.data_ptr() for p in self._parameters]
         if at != self._at:
             groups = (layers, heads)
             self._arrays = [tuple(p.detach().numpy() for p in part) for g in groups for part in zip(*g, strict=True)]
             self._at = at
-        out = np.empty((self._outputs, len(x)), np.float32)  # output by output in memory, as the perceptron's
+        out = np.empty((self._outputs, len(x)), np.float32)  # output by output in memory, like the perceptron's result
         kernel: Callable[..., None] = _perceptron
         kernel(x, *self._arrays, tanh, self._scratch, out)
         return out
 
     def act(self, x: np.ndarray, uniform: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Rows of observations ``[N, inputs]`` to actions ``[N]``, of the numbers that ``nets.distributions`` draws for
-        them, their logits ``[N, A]`` and values ``[N]``: of two heads, the second of one output."""
+        """Return actions ``[N]``, logits ``[N, A]`` and values ``[N]`` for observations ``[N, inputs]`` and the uniform
+        numbers of ``nets.distributions``. The second of the two heads must have one output."""
         both = self.values(np.ascontiguousarray(x, np.float32))
         logits = both[:-1].T
         return _chosen(logits, uniform), logits, both[-1]
 
 
 def categorical(logits: Tensor, uniform: Tensor) -> Tensor:
-    """Actions ``[N]`` of logits ``[N, A]``, given numbers from [0, 1): ``[N]`` if ``A`` is 2, else ``[N, A]``."""
+    """Return actions ``[N]`` for logits ``[N, A]`` and uniform numbers in [0, 1): ``[N]`` if ``A`` is 2, else ``[N,
+    A]``."""
     return torch.from_numpy(_chosen(logits.numpy(), uniform.numpy()))
 
 
