@@ -1,1 +1,1 @@
-"""Configurations, channels and roles that several systems share, and how they are wired into programs."""
+"""Configurations, channels and roles that systems share, and functions that connect them to programs."""

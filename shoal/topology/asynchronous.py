@@ -1,4 +1,4 @@
-"""Configuration and wiring of asynchronous workers: their fields, and the parameters that all of them change."""
+"""Configuration and channels of asynchronous workers, which all update the same parameters."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from shoal.topology.config import SystemConfig
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerConfig(SystemConfig, OptimiserConfig):
-    """Workers. A step of one learns from ``envs`` segments of ``unroll`` agent steps."""
+    """Settings of asynchronous workers. In each step, a worker learns from ``envs`` segments of ``unroll`` agent
+    steps."""
 
     for_more_updates: ClassVar[str] = "smaller values of unroll, envs or total_envs"
 
@@ -41,8 +42,8 @@ class WorkerConfig(SystemConfig, OptimiserConfig):
 
 
 def shared_parameters(system: str, cfg: OptimiserConfig, network: Callable[[], Any]) -> Channel:
-    """The parameters of ``network()``, which is built without allocating them, moved by shared RMSProp. UsageError for
-    another optimiser."""
+    """Return the channel of the parameters of ``network()``, which workers update by shared RMSProp. The network is
+    built without allocating memory. Raises UsageError for another optimiser."""
     if cfg.optimiser != "rmsprop":
         raise UsageError(f"optimiser is {cfg.optimiser}, but {system} shares the statistics of rmsprop")
     if cfg.rmsprop_centred:

@@ -1,4 +1,4 @@
-"""Channels as most systems have them."""
+"""Channels that most systems use."""
 
 from __future__ import annotations
 
@@ -21,16 +21,19 @@ from shoal.topology.config import SystemConfig
 
 Network = Callable[..., Any]  # (cfg, device) -> module
 Made = TypeVar("Made")
-Extras = Mapping[str, tuple[tuple[int, ...], str]]  # what an agent stores beside its actions: name -> shape, dtype
-Q_VALUES: Extras = {"q_taken": ((), "float32"), "q_max": ((), "float32")}  # of which first priorities are made
+# extra fields that an agent stores beside its actions: name -> shape, dtype
+Extras = Mapping[str, tuple[tuple[int, ...], str]]
+# the initial priorities are computed from these
+Q_VALUES: Extras = {"q_taken": ((), "float32"), "q_max": ((), "float32")}
 
 
 def shapes(network: Callable[[], Made]) -> Made:
-    """``network()`` without any memory: its tensors have shapes only. UsageError where 64 bits do not hold its size."""
+    """Return ``network()`` built without allocating memory: its tensors have shapes only. Raises UsageError if its size
+    exceeds 64 bits."""
     try:
         with torch.device("meta"):
             return network()
-    except (RuntimeError, TypeError, OverflowError) as error:  # whichever torch raises
+    except (RuntimeError, TypeError, OverflowError) as error:  # which of them torch raises depends on the layer
         if "overflow" not in str(error).lower():
             raise
         raise UsageError(
@@ -40,7 +43,7 @@ def shapes(network: Callable[[], Made]) -> Made:
 
 
 def queue(name: str, spec: Spec, capacity: int = 1) -> Channel:
-    """Return a queue channel: the items of each writer in order, at most ``capacity`` of them."""
+    """Return a queue channel that keeps the items of each writer in order, at most ``capacity`` of them."""
     return Channel(name, "queue", spec, capacity)
 
 
@@ -50,8 +53,9 @@ def replay(name: str, spec: Spec, table: ReplaySpec, ratio: Ratio) -> Channel:
 
 
 def parameters(name: str, network: Callable[[], nn.Module], lag: int = 0, divided: int = 0) -> Channel:
-    """The parameters of ``network()``, which is built without allocating them: one writer, or one for each part of a
-    ``divided`` channel; the latest wins. lag: versions by which readers are behind (serial runtime)."""
+    """Return the channel of the parameters of ``network()``, which is built without allocating memory. Readers get the
+    latest version. There is one writer, or one for each part of a ``divided`` channel. lag: versions by which readers
+    are behind (serial runtime)."""
     state = shapes(network).state_dict()
     spec = {k: Field(tuple(v.shape), str(v.dtype).removeprefix("torch."), axis=0) for k, v in state.items()}
     return Channel(name, "params", spec, lag=lag, divided=divided)

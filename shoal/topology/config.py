@@ -36,13 +36,13 @@ SERVED = (
     "r2d3",
     "apex-dpg",
     "d4pg",
-)  # have an inference server
-MOST_ACTORS = 10_000  # of ``Replicas``
-SHORT = 1_000  # agent steps that no run is too short for
-SMALL_LAYER = 256  # units of a layer, up to which a core is as fast as a GPU and the way to it
-MIN_UPDATES = 100  # updates, below which a run hardly learns
-PATH_FIELDS = ("env", "torso", "demonstrations", "sampler")  # fields that may be ``file.py:name``, or a directory
-KNOWN, REGISTERED = "environment known", "environment registered"  # beside the fields, in a pickle
+)  # these have an inference server
+MOST_ACTORS = 10_000  # upper limit of ``Replicas``
+SHORT = 1_000  # agent steps below which a preset's rollouts are not shortened
+SMALL_LAYER = 256  # units of a layer up to which a CPU core is as fast as a GPU, transfers included
+MIN_UPDATES = 100  # fewer updates hardly train a policy
+PATH_FIELDS = ("env", "torso", "demonstrations", "sampler")  # fields that may be ``file.py:name`` or a directory
+KNOWN, REGISTERED = "environment known", "environment registered"  # keys beside the fields in a pickle
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,12 +89,14 @@ class SystemConfig(EnvOptions):
     most one per core."""
     shares_gradient: ClassVar[bool] = False  # whether ``learner_processes`` may be more than one
     has_server: ClassVar[bool] = False  # whether ``inference`` may be a server
-    hidden_heads: ClassVar[bool] = False  # whether what follows the torso has the layers ``hidden``
-    envs_on_device: ClassVar[bool] = False  # whether environments that live on a device stay there
-    leaves_core: ClassVar[bool] = False  # whether one of the cores is the learner's, not an actor's
-    at_start: ClassVar[tuple[str, ...]] = ()  # fields that a run keeps, as what it saves is of them (not inherited)
-    for_more_updates: ClassVar[str] = "smaller values of unroll, envs, total_envs or actors"  # beside more steps
-    whole_episodes: ClassVar[bool] = False  # whether what is begun is played to its end, however long it takes
+    hidden_heads: ClassVar[bool] = False  # whether the layers behind the torso have ``hidden`` units
+    envs_on_device: ClassVar[bool] = False  # whether environments whose arrays are on a device stay there
+    leaves_core: ClassVar[bool] = False  # whether one CPU core is reserved for the learner
+    # fields that saved state depends on, which a resumed run keeps (not inherited)
+    at_start: ClassVar[tuple[str, ...]] = ()
+    # the advice beside more steps
+    for_more_updates: ClassVar[str] = "smaller values of unroll, envs, total_envs or actors"
+    whole_episodes: ClassVar[bool] = False  # whether an episode that has begun is played to its end
 
     def __post_init__(self) -> None:
         if self.learner_processes > 1 and not self.shares_gradient:
@@ -126,8 +128,8 @@ class SystemConfig(EnvOptions):
         object.__setattr__(self, "envs", expect(Envs, self.total_envs // actors, "envs (total_envs / actors)"))
 
     def __getstate__(self) -> Values:
-        """Return the state to pickle. What is known of the environment is part of it: no process builds one to look at
-        its spaces, or must have run what registered its id."""
+        """Return the state to pickle, including what is known of the environment. Unpickling processes need not build
+        one to read its spaces, nor repeat the registration of its id."""
         return {**vars(self), KNOWN: known(self.env), REGISTERED: registration(self.env)}
 
     def __setstate__(self, state: State) -> None:
@@ -147,32 +149,32 @@ class SystemConfig(EnvOptions):
         return max(n for n in range(1, most + 1) if self.total_envs % n == 0)
 
     def kept(self) -> Values:
-        """Return quantities, by name, that follow from several settings and must stay the same when a run is
-        resumed."""
+        """Return quantities, by name, that follow from several settings and must not change when a run is resumed."""
         return {}
 
     def updates(self) -> float | None:
-        """Return the number of gradient updates (of rollouts, in PPO) in the run's ``steps``; None: unknown."""
+        """Return the number of gradient updates (of rollouts, in PPO) in the run's ``steps``, or None if it is
+        unknown."""
         return None
 
     def fitted(self, fit: Fit) -> Values:
-        """Return values of ``fit.free`` fields that suit the length of the run and the pace of the environment better
-        than this configuration's own; {}: there are none."""
+        """Return values of the fields ``fit.free`` that suit the length of the run and the speed of the environment
+        better than this configuration's own, or {}."""
         return fitted(self, fit)
 
     @classmethod
     def fit(cls, values: Values, free: Collection[str]) -> tuple[Values, str]:
-        """Return what ``fitted`` says of a configuration with ``values``, of which the user has not set those in
-        ``free``, and a sentence on it ("" where it says nothing). The pace counts if the environment was timed when it
-        was looked at."""
-        if cls.whole_episodes:  # a message is an episode
+        """Return the values of ``fitted`` for a configuration with ``values`` and a sentence about them ("" if there
+        are none). The user has not set the fields ``free``. The speed counts if the environment was timed when it was
+        inspected."""
+        if cls.whole_episodes:  # each message is an episode
             return {}, ""
         unroll = values["unroll"]
         while "unroll" in free and unroll > values["steps"]:
             unroll //= 2
         try:
             cfg = cls(**{**values, "unroll": unroll})
-        except (UsageError, ValueError):  # whoever builds it says so
+        except (UsageError, ValueError):  # building the configuration reports the error
             return {}, ""
         seen = known(cfg.env).values()
         steps = math.inf if "steps" in free else cfg.steps
@@ -186,7 +188,8 @@ class SystemConfig(EnvOptions):
 
     @classmethod
     def left_off(cls, values: Values, free: Collection[str]) -> tuple[Values, str]:
-        """Return other ``values`` of ``free`` fields, if those of a preset are impossible, and a sentence on it."""
+        """Return other ``values`` of ``free`` fields and a sentence about them, if a preset's values are impossible
+        here."""
         return left_off(values, free) if cls.envs_on_device else ({}, "")
 
     def remarks(self) -> list[str]:
@@ -226,14 +229,14 @@ class SystemConfig(EnvOptions):
         return "cuda" if torch.cuda.is_available() else "cpu"
 
     def acts_by_server(self) -> bool:
-        """Return whether a server chooses the actions, as ``inference`` says."""
+        """Return True if a server chooses the actions, as ``inference`` says."""
         if self.inference != "auto" or not self.has_server:
             return self.inference == "server"
         return torch.device(self.learner_device()).type == "cuda" and self.is_large()
 
     def env_groups(self) -> int:
-        """Return in how many groups an actor's environments are stepped, as ``double_buffer`` says. UsageError where it
-        is on, and they cannot be halved."""
+        """Return the number of groups in which an actor's environments are stepped, as ``double_buffer`` says. Raises
+        UsageError if it is on and the environments cannot be halved."""
         agents = self.env_spec().agents
         whole = self.envs % (2 * agents) == 0
         if self.double_buffer == "on" and not whole:
@@ -245,8 +248,8 @@ class SystemConfig(EnvOptions):
         return 2 if self.double_buffer == "on" or (self.double_buffer == "auto" and on_gpu and whole) else 1
 
     def is_large(self) -> bool:
-        """Return whether the network is more than a small perceptron: it reads images, has a recurrent core or a torso
-        of its own, or wide layers."""
+        """Return True if the network is more than a small perceptron: it reads images, has a recurrent core or the
+        user's torso, or wide layers."""
         plain = self.torso in ("auto", "mlp") and getattr(self, "core", "none") == "none" and not self.has_images()
         return not plain or max(self.hidden, default=0) > SMALL_LAYER
 
@@ -260,8 +263,8 @@ class SystemConfig(EnvOptions):
         return type(self).__module__.rpartition(".")[2].replace("_", "-")
 
     def env_spec(self) -> EnvSpec:
-        """Return what the environment offers under these options. UsageError where an actor's environments are no
-        whole games of many agents."""
+        """Return the specification of the environment under these options. Raises UsageError if an actor's environments
+        do not form whole games of several agents."""
         found, envs = spec(self.env, self), getattr(self, "envs", 1)
         if envs % found.agents:
             nearest = max(1, round(envs / found.agents)) * found.agents
@@ -274,8 +277,8 @@ class SystemConfig(EnvOptions):
 
     @classmethod
     def interface(cls, given: Mapping[str, Any]) -> str:
-        """Return the interface of the environment of the ``given`` settings: one of ``settings.kinds.INTERFACES``.
-        It is a picture if any part of it is, and discrete states if every part is."""
+        """Return the interface of the environment of the ``given`` settings: one of ``settings.kinds.INTERFACES``. It
+        is a picture if any part of it is, and discrete states if every part is."""
         hints, options = ranged(cls), {f.name for f in fields(EnvOptions)}
         values = {name: expect(hints[name], value, f"'{name}'") for name, value in given.items() if name in options}
         found = spec(given.get("env", cls.env), EnvOptions(**values))
@@ -284,12 +287,12 @@ class SystemConfig(EnvOptions):
         return f"{shows}_continuous" if found.action.low else shows
 
     def has_images(self) -> bool:
-        """Return whether the environment shows images."""
+        """Return True if the environment shows images."""
         return any(o.kind == "image" for o in self.env_spec().observations.values())
 
     def processes(self, worth: int) -> int:
-        """Return how many processes share a gradient: as many as asked for or, on a CPU, one per core, but no more than
-        are ``worth`` it. Raises UsageError where several are asked for and none but a CPU's can share."""
+        """Return the number of processes that share a gradient: as many as requested or, on a CPU, one per core, but at
+        most ``worth``. Raises UsageError if several are requested and the device is not a CPU."""
         wanted, device = self.learner_processes, self.learner_device()
         if device == "cpu":
             return wanted or max(1, min(cores(), worth))
@@ -307,24 +310,24 @@ def require_actions(system: str, env: EnvSpec, *kinds: str) -> None:
 
 
 def messages_per_batch(batch: int, envs: int) -> int:
-    """Return how many messages of ``envs`` trajectories are read at a time to learn from ``batch``, or as near to it as
-    whole messages allow (0: one message)."""
+    """Return how many messages of ``envs`` trajectories make up a batch, or approximate ``batch`` as well as whole
+    messages can (0: one message)."""
     return max(1, round(batch / envs))
 
 
 def rooted(cfg: Any) -> Any:
-    """Return the configuration ``cfg`` with its demonstrations, if they are a directory, by their whole path: an
+    """Return the configuration ``cfg`` with an absolute path of its demonstrations, if they are a directory, because an
     environment may change the working directory."""
     name = "demonstrations"
     return replace(cfg, **anchored({name: getattr(cfg, name)})) if hasattr(cfg, name) else cfg
 
 
 def anchored(values: Mapping[str, Any]) -> Values:
-    """``values`` of a configuration with files and directories of the user's own by their whole paths, so that a run, a
-    policy or a population goes on from another directory."""
+    """Return ``values`` with absolute paths of the user's files and directories, so that a run, a policy or a
+    population can be resumed from another directory."""
     out = {**values, **{field: absolute(values[field]) for field in PATH_FIELDS if values.get(field)}}
     demonstrations = values.get("demonstrations")
-    if demonstrations and Path(demonstrations).is_dir():  # not the ID of a data set
+    if demonstrations and Path(demonstrations).is_dir():  # not the ID of a dataset
         out["demonstrations"] = str(Path(demonstrations).absolute())
     return out
 

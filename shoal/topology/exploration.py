@@ -1,4 +1,4 @@
-"""Exploration at a different rate in each environment, as Ape-X has it, and noise that lasts, as DDPG has it."""
+"""Exploration rates that differ by environment (Ape-X), and temporally correlated noise (DDPG)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from shoal.topology.config import SystemConfig
 
 @dataclass(frozen=True, kw_only=True)
 class LadderConfig(SystemConfig):
-    """The ladder of exploration rates, which spans all environments of all actors (Horgan et al. 2018)."""
+    """Settings of the ladder of exploration rates, which spans all environments of all actors (Horgan et al. 2018)."""
 
     epsilon_base: Fraction = 0.4
     """Probability of a random action in the first environment of the ladder of exploration rates (ε in Ape-X)."""
@@ -24,18 +24,19 @@ class LadderConfig(SystemConfig):
 
 
 def ladder(cfg: LadderConfig, ctx: Context) -> np.ndarray:
-    """Exploration of an actor's environments [cfg.envs]: ``e`` of actor ``i`` stands at rung ``i * envs + e``."""
+    """Return the exploration rates of an actor's environments [cfg.envs]. Environment ``e`` of actor ``i`` is at rung
+    ``i * envs + e`` of the ladder."""
     rungs, first = ctx.replicas * cfg.envs, ctx.index * cfg.envs
     return np.array([epsilon_ladder(first + e, rungs, cfg.epsilon_base, cfg.epsilon_alpha) for e in range(cfg.envs)])
 
 
 class LastingNoise:
-    """Gaussian noise of deviation 1 that goes on from step to step, ``x <- c x + sqrt(1 - c^2) e`` with ``e`` drawn
-    anew and ``c`` the ``correlation`` of two steps; where an episode begins, ``x = e``. With 0 it is drawn anew at
-    every step.
+    """Gaussian noise with standard deviation 1 that is correlated over time: ``x <- c x + sqrt(1 - c^2) e`` with a new
+    ``e`` and the ``correlation`` ``c`` of two consecutive steps. Where an episode begins, ``x = e``. If c is 0, steps
+    are independent.
 
-    Source: the Ornstein-Uhlenbeck process of Lillicrap et al. 2016, section 7 (c = 1 - theta = 0.85; its deviation of
-    0.2 by step is 0.38 in the long run), here with the same deviation from the first step on.
+    Source: the Ornstein-Uhlenbeck process of Lillicrap et al. 2016, section 7 (c = 1 - theta = 0.85; its standard
+    deviation of 0.2 per step is 0.38 in the long run), here with the same deviation from the first step on.
     """
 
     def __init__(self, correlation: float, rng: np.random.Generator) -> None:
@@ -43,8 +44,7 @@ class LastingNoise:
         self.last: np.ndarray | None = None  # [E, A]
 
     def __call__(self, first: np.ndarray, actions: int) -> np.ndarray:
-        """Return the noise [E, actions] (float32) of a step at which the environments ``first`` (bool [E]) begin an
-        episode."""
+        """Return the noise [E, actions] (float32) of a step. first: bool [E], True where an episode begins."""
         drawn = self.rng.standard_normal((len(first), actions), np.float32)
         if not self.correlation:
             return drawn

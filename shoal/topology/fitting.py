@@ -1,4 +1,4 @@
-"""Rollouts that fit a short run, or an environment that is slow: fewer environments, shorter unrolls."""
+"""Rollouts for short runs and slow environments: fewer environments and shorter unrolls."""
 
 from __future__ import annotations
 
@@ -9,18 +9,21 @@ from typing import Any
 from shoal.types import Values
 from shoal.words import counted
 
-ROUNDS = 16  # messages of each actor that a run should have at least
-SECONDS = 30.0  # that a message should take at most
-LEAST_STEPS = 64  # of all actors together, below which a round is not cut
+ROUNDS = 16  # smallest number of messages of each actor in a run
+SECONDS = 30.0  # longest time of a message
+LEAST_STEPS = 64  # agent steps of all actors together; shorter rounds are not shortened
 LEAST_UNROLL = 8  # agent steps
 LEAST_MINIBATCH = 32  # agent steps
 
 
 @dataclass(frozen=True)
 class Fit:
-    """What rollouts must fit. free: fields that the user has not set. steps: of the run; infinite where the user has
-    not set them, as a preset's own rollouts suit its own steps. pace: environment steps a second of one process; None:
-    not measured. agents: rows of a game that they play together."""
+    """Requirements on rollouts.
+
+    free: fields that the user has not set. steps: of the run; infinite if the user has not set them, because a preset's
+    own rollouts suit its own steps. pace: environment steps per second of one process; None: not measured. agents: rows
+    of a game that they play together.
+    """
 
     free: Collection[str]
     steps: float
@@ -28,16 +31,16 @@ class Fit:
     agents: int = 1
 
     def reason(self, actors: int) -> str:
-        """Return why rollouts of so many actors are cut: which of the two bounds on a round is the lower one."""
+        """Return why the rollouts of ``actors`` actors are shortened: the tighter of the two bounds on a round."""
         if self.pace is not None and self.pace * actors * ROUNDS * SECONDS < self.steps:
             return f"the environment makes {self.pace:.2g} steps a second"
         return f"the run has {counted(self.steps, 'step')}"
 
 
 def fitted(cfg: Any, fit: Fit) -> Values:
-    """Return smaller values of ``fit.free`` fields of ``cfg`` with which a round, one message of each actor, is no more
-    than a 16th of the run and takes half a minute at most; {} where that holds already. It falls by halves: of the
-    environments and of the unroll, the larger one at a time."""
+    """Return smaller values of the fields ``fit.free`` of ``cfg``, with which a round (one message of each actor) takes
+    at most a 16th of the run and half a minute, or {} if it does already. The larger of environments and unroll is
+    halved, repeatedly."""
     actors, unroll = cfg.num_actors(), cfg.unroll
     each = "total_envs" if cfg.total_envs else "envs"
     envs, whole = cfg.envs * actors, fit.agents * actors
@@ -57,8 +60,8 @@ def fitted(cfg: Any, fit: Fit) -> Values:
 
 
 def fitted_minibatches(cfg: Any, fit: Fit) -> Values:
-    """Return fewer ``minibatches`` where those of ``cfg`` would be shorter than 32 steps, or do not divide trajectories
-    that are learned from whole."""
+    """Return fewer ``minibatches`` if those of ``cfg`` would be shorter than 32 steps, or would not divide whole
+    trajectories where these are needed."""
     columns, minibatches = cfg.num_actors() * cfg.envs, cfg.minibatches
     while "minibatches" in fit.free and minibatches > 1:
         divided = cfg.core == "none" or columns % minibatches == 0
@@ -69,12 +72,12 @@ def fitted_minibatches(cfg: Any, fit: Fit) -> Values:
 
 
 def fitted_replay(cfg: Any, fit: Fit) -> Values:
-    """Return a smaller ``min_replay`` where updates would begin after a quarter of the run, or two minutes."""
+    """Return a smaller ``min_replay`` if updates would begin after more than a quarter of the run, or two minutes."""
     pace = float("inf") if fit.pace is None else fit.pace * cfg.num_actors()
     bound = max(LEAST_STEPS, cfg.batch, min(fit.steps / 4, pace * 4 * SECONDS))
     return changed(cfg, {"min_replay": int(min(cfg.min_replay, bound))} if "min_replay" in fit.free else {})
 
 
 def changed(cfg: Any, values: Values) -> Values:
-    """Return those of ``values`` that ``cfg`` has not yet."""
+    """Return those of ``values`` that differ from the fields of ``cfg``."""
     return {name: value for name, value in values.items() if getattr(cfg, name) != value}

@@ -1,4 +1,4 @@
-"""The program of an actor-critic whose environments live on its learner's device: one role, and its parameters."""
+"""The program of an actor-critic whose environments are on its learner's device: one role, and its parameters."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def on_device(
     name: str, cfg: SystemConfig, network: Network, learn: Callable[[Any, Context], Learner], extras: Extras
 ) -> Program:
     """Return the program of one role that plays all ``actors`` x ``envs`` environments and learns from them, ``unroll``
-    steps at a time, without a copy to the host or between processes.
+    steps at a time, without copies to the host or between processes.
 
-    learn: makes the learner of ``network(cfg, device)``. extras: what is stored beside each action.
-    Raises UsageError for options that change what an environment shows or rewards, which those on a device lack.
+    learn: makes the learner of ``network(cfg, device)``. extras: fields stored beside each action. Raises UsageError
+    for options that change observations or rewards, which environments on a device do not support.
     """
     for option, plain in UNCHANGED.items():
         if (found := getattr(cfg, option)) != plain:
@@ -39,7 +39,7 @@ def on_device(
     p = Program(name)
     params = p.channel(parameters("params", lambda: network(cfg)))
 
-    def make(ctx: Context, params: ParamsWriter, own: ParamsReader) -> DeviceLearnerRole:  # own: every channel has one
+    def make(ctx: Context, params: ParamsWriter, own: ParamsReader) -> DeviceLearnerRole:  # each channel needs a reader
         torch.manual_seed(ctx.seed)
         nets = begin(ctx, network(cfg, device).to(device))
         learner = learn(nets, ctx)

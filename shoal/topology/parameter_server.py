@@ -1,4 +1,4 @@
-"""Configuration and wiring of the systems that learn through a parameter server: gradients out, parameters back."""
+"""Configuration and channels of systems with a parameter server: learners send gradients and receive parameters."""
 
 from __future__ import annotations
 
@@ -46,11 +46,12 @@ class ServerConfig(OptimiserConfig):
 
 
 class ParameterServer:
-    """Learners -> gradients -> server -> parameters -> learners: adds the channels to ``p``, and the roles when asked.
+    """Adds the channels of a parameter server to ``p``: learners -> gradients -> server -> parameters -> learners.
+    ``learners`` and ``server`` add the roles.
 
-    network: makes the network, of which learner 0's is the first. progress: share of the run that is done after so many
-    updates, for settings that are schedules. name: of the channel of parameters. gradients, params: the channels;
-    others may read the latter as well.
+    network: makes the network; learner 0's is the initial one. progress: returns the share of the run that is done
+    after a number of updates, for schedules. name: of the channel of parameters. gradients, params: the channels; other
+    roles may read the latter as well.
     """
 
     def __init__(
@@ -71,7 +72,7 @@ class ParameterServer:
         self, algorithm: Callable[[Any, Context], Algorithm], batches: Channel, *, count: int = 1, device: str = "cpu",
         threads: int = 1, role: type[GradientRole] = GradientRole,
     ) -> None:  # fmt: skip
-        """Add the role ``learner``, made as ``role``. algorithm: of its network. count: items of ``batches`` that make
+        """Add the role ``learner``, made by ``role``. algorithm: made from its network. count: items of ``batches`` in
         a batch."""
         cfg, network = self._cfg, self._network
 
@@ -91,8 +92,8 @@ class ParameterServer:
         )  # fmt: skip
 
     def server(self, role: Callable[..., ServerRole] = ServerRole, memory: int = 0, **ports: Any) -> None:
-        """Add the role ``server``, made as ``role``. memory: bytes that each replica holds beside its channels.
-        ports: further ones, which it is given by keyword."""
+        """Add the role ``server``, made by ``role``. memory: bytes that each replica needs beside its channels. ports:
+        further ports, passed by keyword."""
         cfg, size, spec = self._cfg, self._size, self.params.spec
 
         def make(ctx: Context, gradients: Reader, params: ParamsWriter, **others: Any) -> ServerRole:

@@ -1,4 +1,4 @@
-"""Configuration and wiring of the systems that learn from a replay of transitions."""
+"""Configuration and program of systems that learn from a replay of transitions."""
 
 from __future__ import annotations
 
@@ -31,11 +31,13 @@ SequenceSampler = Annotated[str, class_name("proportional", "rank")]
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingConfig(SystemConfig, OptimiserConfig):
-    """Learning from a replay of n-step transitions. Periods are in learner updates unless they say otherwise."""
+    """Settings of learning from a replay of n-step transitions. Periods are in learner updates unless stated
+    otherwise."""
 
     shares_gradient: ClassVar[bool] = True
     for_more_updates: ClassVar[str] = "a larger samples_per_insert, a smaller batch or a smaller min_replay"
-    items_are_steps: ClassVar[bool] = True  # whether each step brings an item, so that their ratio tells the updates
+    # whether each step brings one item, so that the ratio determines the number of updates
+    items_are_steps: ClassVar[bool] = True
     gamma: Fraction = 0.99
     """Discount per agent step."""
     n_step: Repeats = 3
@@ -55,7 +57,7 @@ class SamplingConfig(SystemConfig, OptimiserConfig):
             raise UsageError(f"min_replay ({self.min_replay}) must be no more than the capacity (replay {self.replay})")
 
     def progress(self, update: int) -> float:
-        """Share of the run's updates that are done; 0 where the ratio does not say how many there will be."""
+        """Return the share of the run's updates that are done, or 0 if the ratio does not determine their number."""
         return update * self.batch / (self.steps * self.samples_per_insert) if self.samples_per_insert else 0.0
 
     def updates(self) -> float | None:
@@ -68,26 +70,28 @@ class SamplingConfig(SystemConfig, OptimiserConfig):
         return {**super().fitted(fit), **fitted_replay(self, fit)}
 
     def ratio(self) -> Ratio:
-        """Learning and acting wait for each other by at most two messages or two batches."""
+        """Return the ratio of samples to inserts. Learning and acting may be ahead by at most two messages or two
+        batches."""
         if not self.samples_per_insert:
             return Ratio(self.min_replay)
         message = self.unroll * self.envs * self.samples_per_insert
         return Ratio(self.min_replay, self.samples_per_insert, slack=2 * max(message, self.batch))
 
     def table(self, **fields: Any) -> TableSpec:
-        """The replay table, uniform; ``fields`` are what a system adds."""
+        """Return the spec of the replay table, which is sampled uniformly. fields: those that a system adds."""
         env = self.env_spec()
         return TableSpec(
             capacity=self.replay, n_step=self.n_step, gamma=self.gamma, stack=env.stack, pad=env.pad, **fields
         )
 
     def gradient_processes(self) -> int:
-        """Return how many processes share a gradient; where nobody waits for the learner, the cores are the actors'."""
+        """Return how many processes share a gradient. If acting and learning do not wait for each other, the actors
+        need the cores."""
         return self.processes(self.shares() if self.samples_per_insert and self.shares_gradient else 1)
 
     def shares(self) -> int:
-        """Into how many shares a batch may be cut: one of fewer than 16 images, or of other rows, costs its process as
-        much as the whole."""
+        """Return the largest number of parts of a batch. A part of fewer than 16 images, or of other rows, would take
+        its process as long as the whole batch."""
         return self.batch // 16 if self.has_images() else 1
 
 
@@ -111,7 +115,7 @@ class TransitionConfig(SamplingConfig, OffPolicyConfig):
     holds all of it."""
 
     def table(self, **fields: Any) -> TableSpec:
-        """Return the spec of the replay table; ``fields`` are those that a system adds."""
+        """Return the spec of the replay table. fields: those that a system adds."""
         sampler = self.sampler if self.prioritised else "uniform"
         return super().table(sampler=sampler, alpha=self.priority_exponent, **fields)
 
@@ -122,7 +126,7 @@ class ReplayConfig(TransitionConfig, QLearningConfig):
 
 
 def progress(cfg: SamplingConfig, ctx: Context, update: int) -> float:
-    """Share of the run that is done before an update of that number."""
+    """Return the share of the run that is done before update number ``update``."""
     told = cfg.samples_per_insert and cfg.items_are_steps
     return cfg.progress(update) if told else ctx.steps() / cfg.steps
 
@@ -133,8 +137,9 @@ Kind = TypeVar("Kind", bound=SGDLearner)
 def descent(
     cfg: SamplingConfig, ctx: Context, algorithm: Algorithm, kind: type[Kind] = SGDLearner  # type: ignore[assignment]
 ) -> Kind:  # fmt: skip
-    """Return the learner (of class ``kind``) that minimises ``algorithm`` with the settings of ``cfg``. UsageError
-    where several processes are to share the gradient of a loss whose parts do not add up (``Algorithm.adds_up``)."""
+    """Return the learner (of class ``kind``) that minimises ``algorithm`` with the settings of ``cfg``. Raises
+    UsageError if several processes are to share the gradient of a loss that is not a sum over parts of a batch
+    (``Algorithm.adds_up``)."""
     require_parts(cfg, algorithm)
     return kind(
         algorithm, make_optimiser(cfg, algorithm.nets), max_grad_norm=cfg.max_grad_norm,
@@ -149,7 +154,8 @@ def replay_program(
 ) -> Program:  # fmt: skip
     """Build the topology of DQN, Ape-X and D4PG: actors -> replay -> learner -> parameters -> actors."""
     members = cfg.gradient_processes()
-    copies = members + 4  # of the parameters: both networks, a gradient of each member, both averages of the optimiser
+    # copies of the parameters: both networks, a gradient of each member, both averages of the optimiser
+    copies = members + 4
     held = copies * spec_nbytes(parameters("params", lambda: network(cfg, "cpu")).spec) if members > 1 else 0
     transitions = replay("transitions", stream, table, cfg.ratio())
     return actors_and_learner(name, cfg, transitions, network, agent, learn, count=cfg.batch, memory=held)

@@ -1,4 +1,4 @@
-"""Roles as most systems have them, and the topology of most: actors and a learner."""
+"""Roles that most systems use, and the topology of most systems: actors and a learner."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ Nets = TypeVar("Nets", bound=nn.Module)
 
 
 def actor(cfg: SystemConfig, agent: Callable[..., Agent], spec: Spec) -> Callable[..., ActorRole]:
-    """Return a function that makes an actor: ``agent(cfg, seed, ctx)`` in ``cfg.envs`` environments. It reads
+    """Return a function that makes an actor: ``agent(cfg, seed, ctx)`` in ``cfg.envs`` environments. The actor reads
     ``params`` and writes items of ``spec`` to its one other port."""
 
     def make_actor(ctx: Context, params: ParamsReader, **ports: Any) -> ActorRole:
@@ -67,8 +67,8 @@ def served_actors(
     actor_role: str = "actor",
     lockstep: bool = False,
 ) -> None:
-    """Add the actors, which write ``sent``, and the role ``inference``, which reads ``params`` and acts for all of them
-    as ``agent`` does, on the learner's device. lockstep: whether actors wait for new parameters."""
+    """Add the actors, which write ``sent``, and the role ``inference``, which reads ``params`` and chooses actions for
+    all of them as ``agent`` does, on the learner's device. lockstep: whether actors wait for new parameters."""
     device, groups = cfg.learner_device(), cfg.env_groups()
     spec, env, actors, envs = sent.spec, cfg.env_spec(), cfg.num_actors(), cfg.envs // groups
     questions = p.channel(queue("observations", question_spec(env, envs), LIVES * groups))
@@ -102,18 +102,20 @@ def served_actors(
 def collector(
     ctx: Context, cfg: SystemConfig, agent: Callable[..., Agent], spec: Spec
 ) -> Callable[[ParamsReader], Collector]:
-    """Return a function that makes the collector of a role that also learns, given where its parameters come from:
-    ``agent(cfg, seed, ctx)`` in ``cfg.envs`` environments, whose trajectories are of ``spec``."""
+    """Return a function that makes the collector of a role that also learns, from a reader of its parameters:
+    ``agent(cfg, seed, ctx)`` in ``cfg.envs`` environments, with trajectories of ``spec``."""
     return lambda own: Collector(ctx, make(cfg.env, cfg.envs, cfg), agent(cfg, ctx.seed, ctx), own, spec)
 
 
 def team(ctx: Context, members: int) -> Team | None:
-    """So many processes that share a gradient; None for one, and where the runtime has no such processes."""
+    """Return a team of ``members`` processes that share a gradient, or None if ``members`` is 1 or the runtime has
+    none."""
     return ctx.team(members) if ctx.team is not None and members > 1 else None
 
 
 def require_parts(cfg: SystemConfig, algorithm: Algorithm) -> None:
-    """Raise UsageError where ``cfg`` asks for several processes to share the gradient of an algorithm that cannot."""
+    """Raise UsageError if ``cfg`` asks for several processes to share the gradient of an algorithm that does not
+    support it."""
     if cfg.learner_processes > 1 and not algorithm.adds_up:
         raise UsageError(
             f"learner_processes ({cfg.learner_processes}) share the gradient of a loss whose parts add up to it; "
@@ -132,8 +134,8 @@ def begin(ctx: Context, nets: Nets) -> Nets:
 def learner(
     cfg: SystemConfig, network: Network, learn: Callable[[Any, Context], Learner]
 ) -> Callable[..., LearnerRole]:
-    """Return a function that makes the learner: ``learn(nets, ctx)`` of ``network(cfg, device)``. It reads its one
-    other port and writes ``params``."""
+    """Return a function that makes the learner ``learn(nets, ctx)`` of ``network(cfg, device)``. It reads its one other
+    port and writes ``params``."""
 
     def make_learner(ctx: Context, params: ParamsWriter, **ports: Any) -> LearnerRole:
         (reader,) = ports.values()
@@ -147,7 +149,8 @@ def learner(
 def synchronised(
     cfg: SystemConfig, network: Network, learn: Callable[[Any, Context], SynchronisedLearner]
 ) -> Callable[..., SynchronisedRole]:
-    """Return a function that makes one of several learners, as ``learner``; ``gradients`` join it to the others."""
+    """Return a function that makes one of several learners, as ``learner`` does; ``gradients`` is the channel on which
+    they average gradients."""
 
     def make_learner(
         ctx: Context, params: ParamsWriter | None, gradients: Reducer, initial: ParamsReader, **ports: Any
@@ -170,8 +173,8 @@ def actors_and_learner(
     """Build the topology of most systems: actors -> ``sent`` -> learner -> parameters -> actors.
 
     count: items of ``sent`` in a batch; with ``lockstep``, actors wait for new parameters and a batch is one item of
-    each. memory: bytes that the learner holds beside its channels. lag: see ``parameters``. learners:
-    over which the actors are spread; where there are several, ``learn`` makes a ``SynchronisedLearner``.
+    each. memory: bytes that the learner needs beside its channels. lag: see ``parameters``. learners: number of
+    learners, among which the actors are divided; if there are several, ``learn`` makes a ``SynchronisedLearner``.
     """
     if learners > cfg.num_actors():
         raise UsageError(f"learners ({learners}) must be no more than actors ({cfg.num_actors()})")
@@ -211,8 +214,8 @@ def trajectory_learner(
     cfg: OptimiserConfig, algorithm: Algorithm, progress: Callable[[int], float], device: str, *, learners: int = 1,
     parts: int = 1, replay: Past | None = None,
 ) -> SGDLearner:  # fmt: skip
-    """Return the learner that minimises ``algorithm`` on trajectories as ``cfg`` says: one by itself, or one of several
-    ``learners`` that follow the mean of their gradients. progress, parts, replay: see ``SGDLearner``."""
+    """Return the learner that minimises ``algorithm`` on trajectories with the settings of ``cfg``: a single one, or
+    one of several ``learners`` that follow the mean of their gradients. progress, parts, replay: see ``SGDLearner``."""
     kind = SGDLearner if learners == 1 else SynchronisedLearner
     return kind(
         algorithm, make_optimiser(cfg, algorithm.nets), max_grad_norm=cfg.max_grad_norm, progress=progress,
@@ -221,8 +224,8 @@ def trajectory_learner(
 
 
 def minibatch_learner(cfg: SystemConfig, algorithm: Algorithm, ctx: Context, members: int) -> PPOLearner:
-    """Return the learner by which ``algorithm`` makes passes of minibatches over each batch of trajectories; so many
-    ``members`` share each gradient. UsageError where the losses of its parts do not add up and ``cfg`` asks for
-    several."""
+    """Return the learner that makes several passes of minibatches over each batch of trajectories with ``algorithm``.
+    ``members`` processes share each gradient. Raises UsageError if ``cfg`` asks for several and the loss is not a sum
+    over parts of a batch."""
     require_parts(cfg, algorithm)
     return PPOLearner(algorithm, cfg.steps, ctx.seed, team(ctx, members))
