@@ -1,9 +1,9 @@
-"""Environments by name: ``spec`` says what one offers, ``make`` builds a batch of them.
+"""Environments by name: ``spec`` returns the specification of one, ``make`` builds a batch of them.
 
 A name is a Gymnasium id (``CartPole-v1``, ``ALE/Pong-v5``, ``MiniGrid-MemoryS7-v0``), one of Shoal's own (``toy:...``,
 ``shoal/CartPoleNoVelocity-v1``), a factory of the user's, ``package.module:factory`` or ``path/to/file.py:factory``, or
-one that was ``given`` in Python. The factory gets ``EnvOptions.env_kwargs`` and returns a ``gymnasium.Env``, or a
-``gymnasium.vector.VectorEnv`` if it takes ``num_envs``.
+an environment passed as a Python object (``from_callable``). The factory gets ``EnvOptions.env_kwargs`` and returns a
+``gymnasium.Env``, or a ``gymnasium.vector.VectorEnv`` if it takes ``num_envs``.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from ._make import Codec, autoreset_mode, known, make, one, plays, remember, spec
 from .batch import sub_seeds
 from .film import playable
-from .given import given, is_given, require_again
+from .from_callable import given, is_given, require_again
 from .looks import known_as, look, looking
 from .options import EnvOptions
 from .registration import registration

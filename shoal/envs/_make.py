@@ -1,4 +1,4 @@
-"""``spec`` and ``make``: name and options to a batch."""
+"""``spec`` and ``make``: from a name and options to a specification and a batch of environments."""
 
 from __future__ import annotations
 
@@ -33,34 +33,34 @@ MINIGRID_CODES: dict[str, tuple[int, ...]] = {"obs/image": (11, 6, 4)}
 
 @dataclass(frozen=True)
 class Described:
-    """What an environment offers, and the spaces that this was read from."""
+    """The specification of an environment, and the spaces that it was read from."""
 
     spec: EnvSpec
     observation_space: Space
     action_space: Space
-    plays: str = ""  # the id of Gymnasium's of what a function or class makes; "" where it has none
-    pace: float = 0.0  # steps a second of one of them, where it was timed; 0: it was not
+    plays: str = ""  # for an environment made by a function or class: its Gymnasium id; "" if it has none
+    pace: float = 0.0  # measured steps per second of one environment; 0: not measured
 
 
 Known = dict[Key, Described]
-_known: Known = {}  # of what was made: building an Atari game takes a tenth of a second
+_known: Known = {}  # cache: building an Atari game takes 0.1 s
 
 
 def spec(env: str, options: EnvOptions) -> EnvSpec:
-    """Return what ``make`` would give. Builds one sub-environment, if none was built or told of before, and throws it
-    away."""
+    """Return the specification of the environments that ``make`` builds. Unless it is cached, one environment is built
+    and closed."""
     return describe(env, options).spec
 
 
 def plays(env: str, options: EnvOptions) -> str:
-    """Return the id of the environment that ``env`` makes where it is a function, a class or ``module:name``, without
-    what is wrapped around it; "" if that has none, or shows or takes something else than the environment by itself.
-    Any other ``env`` is its own id."""
+    """Return the Gymnasium id of the environment that ``env`` (a function, a class or ``module:name``) makes, below its
+    wrappers. Returns "" if it has none, or if wrappers change its observations or actions. Any other ``env`` is its own
+    id."""
     return describe(env, options).plays if registry.is_factory(env) else str(env)
 
 
 def describe(env: str, options: EnvOptions) -> Described:
-    """``spec`` with the spaces."""
+    """Return the specification with the spaces; see ``spec``."""
     key = known_as(env, options)
     if key not in _known:
         _known[key] = look(env, options, _build_one, _build_and_time)
@@ -74,8 +74,8 @@ def _build_one(env: str, options: EnvOptions) -> Described:
 
 
 def _build_and_time(env: str, options: EnvOptions) -> Described:
-    """As ``_build_one``, and take some steps with it to see its pace. An error of theirs shows where they count;
-    UsageError for one that every step would have."""
+    """Return the result of ``_build_one`` with the measured speed of a few steps. Errors of a step are left for the
+    run, except that a UsageError is raised for one that every step would have."""
     with staying():
         made = make(env, 1, options)
         try:
@@ -90,17 +90,17 @@ def _build_and_time(env: str, options: EnvOptions) -> Described:
 
 
 def known(env: str) -> Known:
-    """Return what this process knows of an environment, under whatever options: for another process to ``remember``."""
+    """Return the cached descriptions of an environment, under any options, for ``remember`` in another process."""
     return {key: described for key, described in _known.items() if key[:2] == known_as(env, EnvOptions())[:2]}
 
 
 def remember(found: Known) -> None:
-    """Take over what another process knows: ``spec`` and ``Codec`` then need not build anything."""
+    """Add descriptions from another process to the cache, so that ``spec`` and ``Codec`` need not build anything."""
     _known.update(found)
 
 
 class Codec:
-    """Between one sub-environment's own observations and actions, and Shoal's batches of one."""
+    """Converts between observations and actions of one environment and Shoal's batches of one."""
 
     def __init__(self, env: str, options: EnvOptions):
         found = describe(env, options)
@@ -109,12 +109,13 @@ class Codec:
 
     @property
     def observations(self) -> dict[str, Observation]:
-        """Observations that ``encode`` gives; masks in ``info`` and what Shoal adds are not among them."""
+        """The observations that ``encode`` returns, without masks in ``info`` and observations that Shoal adds."""
         return self._observation.observations
 
     @property
     def parts(self) -> dict[str, tuple[list[str | int], Space]]:
-        """For each of ``observations`` the keys that lead to it in one of the environment's own, and its space."""
+        """Return, for each of ``observations``, the keys that lead to it in an observation of the environment, and its
+        space."""
         found = {}
         for name, path in self._observation.paths.items():
             space: Any = self.observation_space
@@ -125,21 +126,21 @@ class Codec:
 
     @property
     def action_leaves(self) -> list[composite.Leaf]:
-        """The parts of an action that have no parts of their own, in the space's order."""
+        """Return the parts of an action that have no parts of their own, in the space's order."""
         return self._action.leaves
 
     def encode(self, obs: Nested, num: int | None = None) -> Arrays:
-        """One observation as the environment gives it -> arrays ``[1, ...]``, or a batch of ``num`` of them,
-        ``[num, ...]`` in each of its parts -> arrays ``[num, ...]``; UsageError unless it is of that shape."""
+        """Return arrays ``[1, ...]`` for one observation of the environment, or arrays ``[num, ...]`` for a batch of
+        ``num`` of them. Raises UsageError for another shape."""
         return self._observation(batch_of(self.observation_space, obs, num))
 
     def encode_steps(self, obs: Nested) -> Arrays:
-        """Many observations (of each leaf ``[N, ...]``) -> arrays ``[N, ...]``."""
+        """Return arrays ``[N, ...]`` for many observations (each leaf ``[N, ...]``)."""
         return self._observation(obs)
 
     def encode_actions(self, actions: np.ndarray) -> np.ndarray:
-        """Actions of a Discrete or a Box space, as the environment takes them ``[N, ...]`` -> as agents choose them:
-        int64 ``[N]``, or float32 ``[N, A]`` in the units of ``ActionBox``."""
+        """Return actions ``[N, ...]`` of a Discrete or a Box space as agents choose them: int64 ``[N]``, or float32
+        ``[N, A]`` in the units of ``ActionBox``. Raises UsageError for other spaces."""
         if composite.parts(self.action_space):
             raise UsageError(f"actions of several parts ({self.action_space}) cannot be learned from recordings yet")
         if isinstance(self.action_space, gs.Box):
@@ -147,8 +148,8 @@ class Codec:
         return np.asarray(actions, np.int64) - int(getattr(self.action_space, "start", 0))
 
     def decode(self, action: np.ndarray, batch: bool = False) -> Nested:
-        """An action ``[1, ...]`` of an agent -> one that the environment takes; with ``batch``, actions ``[N, ...]``
-        -> as many (a dict or tuple of batches, for spaces of several parts)."""
+        """Return an agent's action ``[1, ...]`` as the environment takes it; with ``batch``, a batch of actions ``[N,
+        ...]`` (a dict or tuple of batches for spaces of several parts)."""
         given = self._action(action)
         if batch:
             return given
@@ -157,10 +158,10 @@ class Codec:
 
 
 def make(env: str, num: int, options: EnvOptions) -> EnvBatch:
-    """Return ``num`` environments that are stepped together in this process; ``reset`` seeds them."""
+    """Return ``num`` environments that are stepped together in this process. Their ``reset`` takes the seed."""
     if num < 1:
         raise UsageError(f"a batch needs at least one environment, not {num}")
-    key = known_as(env, options)  # before it is made, which may change the working directory
+    key = known_as(env, options)  # computed first, because making it may change the working directory
     found = registry.find(env, options)
     with (settings := TheirSettings()):
         raw = _raw(found, num, options)
@@ -183,7 +184,7 @@ def make(env: str, num: int, options: EnvOptions) -> EnvBatch:
         agents=len(raw.agents) if isinstance(raw, ManyAgents) else 1,
     )
     seeds = "array" if is_ale else "list" if found.single is not None else "int"
-    infos = found.backend not in ("ale", "envpool")  # theirs are the emulator's own counters
+    infos = found.backend not in ("ale", "envpool")  # infos of the other back ends are counters of the emulator
     told_of = masks.told_of(raw.single_observation_space, options.action_mask, action.action)
     inner = VectorBatch(raw, described, observation, action, mode, seeds, options.check, infos, told_of, settings)
     batch: EnvBatch = inner
@@ -202,7 +203,8 @@ def make(env: str, num: int, options: EnvOptions) -> EnvBatch:
 
 
 def autoreset_mode(env: str, raw: Vector) -> AutoresetMode:
-    """When a vector environment resets, as its metadata has it; Gymnasium's default where it does not say."""
+    """Return when a vector environment resets, from its metadata; by default, Gymnasium's default. Raises UsageError
+    for an unknown mode."""
     told = (raw.metadata or {}).get("autoreset_mode") or AutoresetMode.NEXT_STEP
     named = {key: mode for mode in AutoresetMode for key in (mode, mode.name, mode.value)}
     if told not in named:
@@ -212,12 +214,12 @@ def autoreset_mode(env: str, raw: Vector) -> AutoresetMode:
 
 
 def one(env: str, options: EnvOptions) -> Vector:
-    """One sub-environment as it is, in a vector of one: its own observations, actions and rewards."""
+    """Return a vector of one unmodified environment: its own observations, actions and rewards."""
     return _raw(registry.find(env, options), 1, options)
 
 
 def _raw(found: registry.Found, num: int, options: EnvOptions) -> Vector:
-    """The vector environment itself."""
+    """Return the vector environment without wrappers of Shoal's."""
     if found.backend == "ale":
         return ale.make_vector(found.game, num, options)
     if found.few is not None and num <= registry.MAX_ONE_BY_ONE_ENVS:
@@ -240,14 +242,14 @@ def _codecs(env: str, observation: Space, action: Space, options: EnvOptions) ->
 
 
 def _info_masks(found: registry.Found, raw: Vector, action: ActionCodec, options: EnvOptions) -> bool:
-    """Return whether ``info`` says which actions are allowed."""
+    """Return True if ``info`` contains masks of allowed actions."""
     if isinstance(raw, OneByOne) and isinstance(raw.envs[0], wrappers.Named):
         return raw.envs[0].masks
     return masks.in_info(raw, raw.single_observation_space, options.action_mask, action.action, found.id)
 
 
 def _sync(id: str, makers: Iterable[Callable[[], Env]], num: int, options: EnvOptions) -> Vector:
-    spaces: dict[str, Space] = {}  # of the first
+    spaces: dict[str, Space] = {}  # of the first environment
 
     def named(index: int, make_one: Callable[[], Env]) -> Env:
         made = wrappers.Named(make_one(), id, index, options.check, options.action_mask)

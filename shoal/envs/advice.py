@@ -1,4 +1,4 @@
-"""Sentences about environments that are not found, or cannot be made."""
+"""Error messages for environments that are not found or cannot be made."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from .unknown import latest
 
 
 class constructing:
-    """Errors of a constructor, most often a wrong keyword or a missing package, as one sentence."""
+    """A context that turns errors of an environment's constructor, often a wrong keyword or a missing package, into a
+    UsageError of one sentence."""
 
     def __init__(self, env: str):
         self.env = env
@@ -32,8 +33,8 @@ class constructing:
 
 
 def offered(module: ModuleType) -> list[str]:
-    """Return what a module of the user's own may have for an environment: ids that it registered, its environments and
-    its functions."""
+    """Return names in a user's module that may be environments: ids that it registered, its environment classes and its
+    functions."""
     ids = [id for id, spec in gym.registry.items() if str(spec.entry_point).startswith(f"{module.__name__}:")]
     makers = [
         name for name, found in vars(module).items()
@@ -44,7 +45,7 @@ def offered(module: ModuleType) -> list[str]:
 
 
 def no_env(made: object) -> str:
-    """Return what a factory made, which is no environment, and what to do about it."""
+    """Return a description of a factory's result that is no environment, with advice."""
     kind = type(made)
     name = f"{kind.__module__}.{kind.__qualname__}"
     if isinstance(made, VectorEnv):

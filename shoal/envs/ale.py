@@ -1,10 +1,10 @@
-"""Atari through ALE's own C++ vector environment.
+"""Atari through ALE's C++ vector environment.
 
-What it does, checked in ``tests/envs/test_ale.py`` against ale_py 0.12: NEXT_STEP autoreset; a stack holds zeros
+Its behaviour, checked in ``tests/envs/test_ale.py`` against ale_py 0.12: NEXT_STEP autoreset; a stack holds zeros
 before an episode's first frame; ``max_num_frames_per_episode`` counts frames of agent steps (not the no-ops) and is
 flagged as truncation; frames are resized by area. Its ``episodic_life`` resets the whole game at a lost life, and its
-``life_loss_info`` hides the end of the game, so both stay off: ``LifeLoss`` does it from the number of lives.
-Its reward clipping stays off too, so that raw returns are known.
+``life_loss_info`` hides the end of the game, so both stay off and ``LifeLoss`` uses the number of lives instead. Its
+reward clipping stays off too, so that raw returns are known.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .types import Vector
 if TYPE_CHECKING:
     from ale_py.vector_env import AtariVectorEnv
 
-OPTION_OF = {  # ALE's names for what EnvOptions says
+OPTION_OF = {  # ALE's names of the fields of EnvOptions
     "repeat_action_probability": "sticky_actions",
     "full_action_space": "full_action_space",
     "img_height": "screen",
@@ -38,11 +38,12 @@ OPTION_OF = {  # ALE's names for what EnvOptions says
     "max_num_frames_per_episode": "max_episode_frames",
 }
 SCREEN = (210, 160)  # pixels
-FIRE = 1  # index of FIRE in every action set that has it as its second action
+FIRE = 1  # index of FIRE in every action set where it is the second action
 
 
 def make_vector(game: str, num: int, options: EnvOptions, colour: bool = False) -> AtariVectorEnv:
-    """The raw vector environment; one thread, as actors are processes. ``colour``: one frame of the whole screen."""
+    """Return the raw vector environment with one thread, as actors are processes. colour: show one frame of the whole
+    screen."""
     from ale_py.vector_env import AtariVectorEnv
 
     taken = set(options.env_kwargs) & set(OPTION_OF)
@@ -75,23 +76,26 @@ def make_vector(game: str, num: int, options: EnvOptions, colour: bool = False) 
 
 
 def needs_fire(env: Vector) -> bool:
-    """Return whether the game's second action is FIRE, so that it may wait for it after a lost life."""
+    """Return True if the game's second action is FIRE, for which it may wait after a lost life."""
     actions = cast("AtariVectorEnv", env).ale.get_action_set()
     return len(actions) > FIRE and getattr(actions[FIRE], "name", "") == "FIRE"
 
 
 class LifeLoss:
-    """A lost life ends an episode for training; the game goes on. The row after it is like an autoreset row: the
-    action is replaced (FIRE where the game waits for it, else no-op), reward 0, not ``valid``, and the older
-    frames of the stack are blanked until they are of the new life. ``Episode`` is still the whole game.
-    Should the game end in that very row, its flags stay cleared and one more row that is not valid follows."""
+    """Ends an episode for training at a lost life while the game continues.
+
+    The row after it is like an autoreset row: the action is replaced (by FIRE if the game waits for it, else by no-op),
+    the reward is 0, the row is not ``valid``, and the older frames of the stack are blanked until they belong to the
+    new life. ``Episode`` still describes the whole game. If the game ends in that row, its flags stay cleared and one
+    more row that is not valid follows.
+    """
 
     def __init__(self, inner: VectorBatch, stack: int, restart_action: int):
         self.inner, self.spec, self.num_envs = inner, inner.spec, inner.num_envs
         self._stack, self._restart = stack, restart_action
         self._lives = np.zeros(self.num_envs, np.int64)
         self._lost = np.zeros(self.num_envs, np.bool_)
-        self._age = np.full(self.num_envs, stack)  # rows since a life began in mid-game
+        self._age = np.full(self.num_envs, stack)  # rows since a life began within a game
 
     @property
     def env(self) -> Vector:
@@ -114,7 +118,7 @@ class LifeLoss:
         self._age += 1
         self._age[again] = 0
         self._age[over | ~step.valid] = self._stack
-        # lives reach 0 some frames before the end in some games (Qbert): that end is the game's
+        # some games (Qbert) show 0 lives some frames before their end, which is the end of the game
         self._lost = (lives < self._lives) & (lives > 0) & ~over & step.valid & ~again
         self._lives = lives
         obs = step.obs["obs"]

@@ -1,4 +1,4 @@
-"""Any Gymnasium vector environment as an ``EnvBatch``: one meaning of autoreset, checks, and raw statistics."""
+"""Any Gymnasium vector environment as an ``EnvBatch``: uniform autoreset, checks, and raw episode statistics."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ from .spaces import LARGEST, NOT_FINITE, ActionCodec, ObservationCodec, finite
 from .types import Info, Nested, Vector
 
 log = logging.getLogger("shoal.envs")
-# Episode(*triple) without a Python frame: with 1,024 small environments some fifty episodes end in each step
+# Episode(*triple) without a Python frame: 1,024 small environments may end fifty episodes in each step
 _episode: Callable[[tuple[float, int, Mapping[str, float]]], Episode] = partial(tuple.__new__, Episode)
 
 
 def sub_seeds(seed: int, num: int) -> list[int]:
-    """One seed per sub-environment: ``seed + 1``, ``seed + 2`` ... (31 bits, which every environment accepts). A
-    runtime gives batches seeds that are at least 4,096 apart. ``seed`` itself is left to the agent: one generator
-    must not draw both the task and the exploration."""
+    """Return one seed per sub-environment: ``seed + 1``, ``seed + 2`` ... (31 bits, which every environment accepts). A
+    runtime gives batches seeds that are at least 4,096 apart. ``seed`` itself is left to the agent, because one
+    generator must not draw both the task and the exploration."""
     return [(seed + 1 + i) % 2**31 for i in range(num)]
 
 
 class VectorBatch:
-    """``env`` is a ``gymnasium.vector.VectorEnv`` or has its methods. The three autoreset modes:
+    """A ``gymnasium.vector.VectorEnv``, or an object with its methods, as an ``EnvBatch``. The three autoreset modes:
 
     * NEXT_STEP is passed on: the row after an end is not ``valid``, and its reward and flags are cleared;
-    * SAME_STEP takes the true last observations from ``infos["final_obs"]`` (an object array or a batch);
-    * DISABLED resets the ended rows itself, and is ``same_step`` to the outside.
+    * SAME_STEP takes the final observations from ``infos["final_obs"]`` (an object array or a batch);
+    * DISABLED: this class resets the ended rows itself and presents itself as ``same_step``.
 
     The observation returned by a row that is not ``valid`` is the first of an episode.
 
     episode_info: put the numbers of ``info`` at an episode's end into its ``Episode``. An observation ``MASK`` of the
-    spec that is not in the space is in ``info``. told_of_masks: fail at a mask in the ``info`` of a reset or of the
-    first step that would be ignored. settings: what ``env`` has set of PyTorch so far.
+    spec that is not in the space is read from ``info``. told_of_masks: fail at a mask in the ``info`` of a reset or of
+    the first step that would be ignored. settings: settings of PyTorch that ``env`` has changed so far.
     """
 
     def __init__(
@@ -74,10 +74,10 @@ class VectorBatch:
         self._masked = MASK in spec.observations
         self._info_masks = self._masked and MASK not in observation.observations
         self._unmasked = told_of_masks and not self._masked
-        self._begins = self._unmasked  # the next step is the first one
-        self._absent: np.ndarray | None = getattr(env, "absent", None)  # rows whose next action goes nowhere
+        self._begins = self._unmasked  # whether the next step is the first one
+        self._absent: np.ndarray | None = getattr(env, "absent", None)  # rows whose next action is ignored
         self._ended = np.zeros(self.num_envs, np.bool_)
-        self._waiting = False  # whether any has
+        self._waiting = False  # whether any row's next action is ignored
         self._return = np.zeros(self.num_envs, np.float64)
         self._length = np.zeros(self.num_envs, np.int64)
 
@@ -113,12 +113,12 @@ class VectorBatch:
                 f"environment {self.spec.id!r} raised {type(error).__name__} in step ({self._where(action)}): {error}"
             ) from error
         self._require_info(info, "a step")
-        self.info = info  # of this step, whatever resets tell
+        self.info = info  # of this step, not of a reset after it
         if self._begins:
             self._begins = False
             masks.unannounced(info, self.spec.id)
         obs = self._observe(raw)
-        exact = np.asarray(reward, np.float64)  # of which returns are sums; what is learned from is float32
+        exact = np.asarray(reward, np.float64)  # returns are summed in float64; the reward to learn from is float32
         terminated, truncated = np.asarray(terminated, np.bool_), np.asarray(truncated, np.bool_)
         if self._check:
             self._validate(obs, exact, action)
@@ -136,7 +136,7 @@ class VectorBatch:
                 reward, terminated, truncated = reward * valid, terminated & valid, truncated & valid
             ended = terminated | truncated
             self._ended = ended if self._absent is None else ended | self._absent
-            start = -1  # the ignored step brings it to 0
+            start = -1  # the ignored step increases it to 0
         else:
             ended = terminated | truncated
             start = 0
@@ -166,7 +166,7 @@ class VectorBatch:
         return EnvStep(obs, reward, terminated, truncated, valid, final, episodes)
 
     def _observe(self, raw: Nested) -> Arrays:
-        """Raw observations, and the masks in the ``info`` that came with them."""
+        """Return the converted observations, and the masks in the ``info`` that came with them."""
         try:
             obs = self._observation(raw)
         except (LookupError, TypeError, ValueError, AttributeError) as error:
@@ -207,15 +207,16 @@ class VectorBatch:
             )
 
     def so_far(self) -> list[Episode]:
-        """The episode that goes on in each environment: its raw return and its length until now."""
-        so_far = zip(self._return.tolist(), self._length.clip(0).tolist(), strict=True)  # -1: reset at the next step
+        """Return the unfinished episode of each environment: its raw return and its length so far."""
+        # a length of -1 means: reset at the next step
+        so_far = zip(self._return.tolist(), self._length.clip(0).tolist(), strict=True)
         return [_episode((ret, length, NO_NUMBERS)) for ret, length in so_far]
 
     def close(self) -> None:
-        """Close the environment; one that fails at that has been played, and costs no result."""
+        """Close the environment. An error is logged, because the results are complete."""
         try:
             self.env.close()
-        except Exception as error:  # noqa: BLE001 - whatever a user's environment raises
+        except Exception as error:  # noqa: BLE001 - a user's environment may raise anything
             told = f"{type(error).__name__}: {error}"
             log.warning("environment %r failed when it was closed: %s", self.spec.id, told)
 
@@ -259,7 +260,7 @@ class VectorBatch:
         return f"{counted(self.num_envs, 'environment')}, actions {text}, seed {self._seed}"
 
     def _seed_of(self, row: int) -> str:
-        """The seed of one sub-environment, where each has its own."""
+        """Return the seed of one sub-environment, for an error message, if each has its own."""
         if self._seeds == "int":
             return f"seed {self._seed} of the batch"
         return f"seed {sub_seeds(self._seed, self.num_envs)[row]}"
@@ -272,7 +273,7 @@ class VectorBatch:
                     f"environment {self.spec.id!r} returned {name!r} of shape {list(array.shape)} and dtype "
                     f"{array.dtype} instead of {list(shape)} and {dtype} ({self._where(action)})"
                 )
-            if floats and not math.isfinite(np.vdot(array, array)):  # the fastest look at every number
+            if floats and not math.isfinite(np.vdot(array, array)):  # the fastest check of all numbers
                 self._not_finite(name, array, action)
         for name, sizes in self._sizes.items():
             wrong = (obs[name] < 0) | (obs[name] >= sizes)
@@ -293,7 +294,7 @@ class VectorBatch:
 
     def _not_finite(self, name: str, array: np.ndarray, action: np.ndarray | None) -> None:
         bad = ~finite(array.reshape(len(array), -1)).all(1)
-        if bad.any():  # else only the sum of squares is too large
+        if bad.any():  # otherwise only the sum of squares overflowed
             row = int(bad.argmax())
             where = self._at(row, action)
             raise EnvironmentFailed(

@@ -1,4 +1,4 @@
-"""Where somebody else's environment is defined, as file and line."""
+"""Source locations of a user's environment for error messages."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from shoal.own_code import is_theirs
 
 
 def defined_at(env: Any, method: str) -> str:
-    """Return ``FILE, line N`` of where the environment under all wrappers defines ``method``; "" where that is no
-    Python of somebody else's."""
+    """Return ``FILE, line N`` of the definition of ``method`` in the environment below all wrappers, or "" if it is not
+    the user's Python code."""
     function = inspect.unwrap(getattr(type(getattr(env, "unwrapped", env)), method, None) or defined_at)
     code = getattr(function, "__code__", None)
     if not isinstance(code, CodeType) or not is_theirs(code.co_filename):

@@ -1,4 +1,4 @@
-"""Action spaces of several parts: a Dict or a Tuple, flattened to one action that agents choose."""
+"""Composite action spaces: a Dict or a Tuple, flattened to one action that agents choose."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Part = tuple[Action, Callable[[np.ndarray], np.ndarray] | None]
 
 
 def parts(space: Space) -> dict[Any, Space]:
-    """Return the parts of a Dict or Tuple by key or position, in the space's order; none of any other space."""
+    """Return the parts of a Dict or Tuple by key or position, in the space's order, or {} for any other space."""
     if isinstance(space, gs.Dict):
         return dict(space.spaces)
     return dict(enumerate(space.spaces)) if isinstance(space, gs.Tuple) else {}
@@ -27,8 +27,8 @@ def parts(space: Space) -> dict[Any, Space]:
 
 @dataclass(frozen=True)
 class Leaf:
-    """A part of an action space without parts of its own. ``path``: the keys and positions that lead to it, none where
-    it is the whole space; ``columns`` ``[n]``: where the joined action ``[N, ...]`` holds its choices or sides."""
+    """A part of an action space without parts of its own. path: the keys and positions that lead to it, () for the
+    whole space; columns: ``[n]``, where the joined action ``[N, ...]`` holds its choices or dimensions."""
 
     path: tuple[Any, ...]
     space: Space
@@ -37,11 +37,13 @@ class Leaf:
 
 
 def flattened(space: Space, env: str, one: Callable[[Space, str], Part]) -> tuple[Action, list[Leaf], Convert]:
-    """Return the action of a Dict or Tuple, its leaves in the space's order, and what turns batches of it into those
-    that the environment takes: a dict or tuple of batches, as Gymnasium's vector environments have it. Discrete parts
-    become one action with a size for each, boxes one box, and where both occur the action is mixed, the discrete ones
-    before the box. UsageError for a space without parts. ``one``: the action and the conversion (None: a copy) of a
-    space that has no parts."""
+    """Return the action of a Dict or Tuple, its leaves in the space's order, and a function that converts batches of
+    that action to a dict or tuple of batches, as Gymnasium's vector environments take them.
+
+    Discrete parts become one action with a size for each, boxes become one box. If both occur the action is mixed, with
+    the discrete parts first. one: returns the action and the conversion (None: a copy) of a space without parts. Raises
+    UsageError for an empty space.
+    """
     found = [(path, leaf, *one(leaf, env)) for path, leaf in _leaves(space)]
     if not found:
         raise UsageError(f"environment {env!r} has the action space {space}, which has no part to choose")
@@ -67,7 +69,7 @@ def _leaves(space: Space, path: tuple[Any, ...] = ()) -> list[tuple[tuple[Any, .
 
 
 def _nested(space: Space, leaves: Iterator[np.ndarray]) -> Nested:
-    """Return the values of a space's leaves as the dict or tuple that the space prescribes."""
+    """Return the values of a space's leaves as a dict or tuple of that space."""
     within = parts(space)
     if not within:
         return next(leaves)
@@ -76,14 +78,14 @@ def _nested(space: Space, leaves: Iterator[np.ndarray]) -> Nested:
 
 
 def _kind(sizes: tuple[int, ...], low: tuple[float, ...]) -> Kind:
-    """Return the kind of an action of such discrete parts and such sides of a box."""
+    """Return the kind of an action with these sizes of discrete parts and these lower bounds of a box."""
     if low:
         return "mixed" if sizes else "continuous"
     return "discrete" if len(sizes) == 1 else "multi_discrete"
 
 
 def _columns(actions: Sequence[Action]) -> list[np.ndarray]:
-    """Return where the joined action holds each of the ``actions``: all their discrete parts stand before the boxes."""
+    """Return where the joined action holds each of the ``actions``: discrete parts come before boxes."""
     choice, side = 0, sum(len(a.sizes) for a in actions)
     found = []
     for a in actions:
@@ -105,21 +107,21 @@ def first(batch: Nested) -> Nested:
 
 
 def flat_mask(space: Space, mask: object) -> object:
-    """Return a mask that has a part for each part of a Dict or Tuple, flat in the order of the space; any other mask
-    as it is. KeyError or TypeError where a part is missing."""
+    """Return a mask with a part for each part of a Dict or Tuple as a flat mask in the space's order, or any other mask
+    unchanged. Raises KeyError or TypeError if a part is missing."""
     within = parts(space)
     if not within or not isinstance(mask, (Mapping, tuple, list)):
         return mask
     if isinstance(mask, Sequence) and len(mask) != len(within):
-        return mask  # of the whole action in a row, or wrong: whoever looks at it says so
+        return mask  # a flat mask of the whole action, or an invalid one, which is reported later
     masked = {key: part for key, part in within.items() if _choices(part)}
     return np.concatenate([np.ravel(np.asarray(flat_mask(part, mask[key]))) for key, part in masked.items()])
 
 
 def flat_masks(space: Space, mask: object, num: int | None) -> np.ndarray:
-    """Return a mask of one action as a row, bool ``[1, ...]``, or with ``num`` masks of as many, ``[num, ...]``. Those
-    of a Dict or Tuple may be ``num`` masks in a list or an array of objects, or one whose parts have a row for each.
-    UsageError for what is no such mask."""
+    """Return the mask of one action as bool ``[1, ...]``, or ``num`` masks as bool ``[num, ...]``. Those of a Dict or
+    Tuple may be ``num`` masks in a list or object array, or one mask whose parts have a row for each. Raises UsageError
+    for an invalid mask."""
     try:
         if num is None or not parts(space):
             rows = np.asarray(flat_mask(space, mask)).astype(bool)
@@ -132,19 +134,19 @@ def flat_masks(space: Space, mask: object, num: int | None) -> np.ndarray:
 
 
 def _row_of(masks: Any, row: int) -> Any:
-    """Return one row of masks whose parts have several."""
+    """Return one row of masks whose parts have several rows."""
     if isinstance(masks, Mapping):
         return {key: _row_of(part, row) for key, part in masks.items()}
     return tuple(_row_of(part, row) for part in masks) if isinstance(masks, tuple) else masks[row]
 
 
 def _choices(space: Space) -> bool:
-    """Return whether something in a space is chosen, and so can be masked: of a box nothing is."""
+    """Return True if a space contains choices, which can be masked; boxes have none."""
     return any(map(_choices, parts(space).values())) if parts(space) else not isinstance(space, gs.Box)
 
 
 def shown(action: Nested) -> object:
-    """Return an action as numbers, lists, dicts and tuples, for a sentence."""
+    """Return an action as numbers, lists, dicts and tuples, for a message."""
     if isinstance(action, dict):
         return {key: shown(part) for key, part in action.items()}
     return tuple(map(shown, action)) if isinstance(action, tuple) else np.asarray(action).tolist()

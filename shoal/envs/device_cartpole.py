@@ -1,7 +1,7 @@
-"""CartPole in torch: thousands of copies stepped together on the device where the learner is.
+"""CartPole in PyTorch: thousands of copies stepped together on the learner's device.
 
-Barto, Sutton and Anderson 1983, "Neuronlike Adaptive Elements That Can Solve Difficult Learning Control Problems";
-constants, Euler steps and starts are those of Gymnasium's ``CartPole-v1``.
+Barto, Sutton and Anderson 1983, "Neuronlike Adaptive Elements That Can Solve Difficult Learning Control Problems".
+Constants, Euler steps and initial states are those of Gymnasium's ``CartPole-v1``.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from torch import Tensor
 from shoal.api import Action, EnvSpec, Observation, State, Tensors
 from shoal.on_device import DeviceEnvBatch, DeviceStep, go_on_drawing
 
-GRAVITY, CART, POLE, HALF_LENGTH, FORCE, SECONDS = 9.8, 1.0, 0.1, 0.5, 10.0, 0.02  # m/s^2, kg, kg, m, N, s a step
-FAR, TILTED = 2.4, 12 * math.pi / 180  # metres from the middle, radians: beyond either an episode ends
+GRAVITY, CART, POLE, HALF_LENGTH, FORCE, SECONDS = 9.8, 1.0, 0.1, 0.5, 10.0, 0.02  # m/s^2, kg, kg, m, N, s per step
+FAR, TILTED = 2.4, 12 * math.pi / 180  # metres from the centre and radians beyond which an episode ends
 TOTAL = CART + POLE
 
 
 class CartPole:
-    """A ``DeviceEnvBatch``; observations ``[E, 4]``: the cart's place and speed, the pole's angle and speed."""
+    """A ``DeviceEnvBatch`` with observations ``[E, 4]``: position and velocity of the cart, angle and angular velocity
+    of the pole."""
 
     def __init__(self, num_envs: int, device: torch.device | str = "cpu", max_episode_steps: int = 500) -> None:
         self.num_envs, self.device, self._limit = num_envs, torch.device(device), max_episode_steps
@@ -30,7 +31,7 @@ class CartPole:
             autoreset="same_step", backend="device",
         )  # fmt: skip
         self._rng = torch.Generator(self.device)
-        self.place = torch.zeros(num_envs, 4, dtype=torch.float64, device=self.device)  # as Gymnasium's
+        self.place = torch.zeros(num_envs, 4, dtype=torch.float64, device=self.device)  # float64 as in Gymnasium
         self.steps = torch.zeros(num_envs, dtype=torch.int64, device=self.device)
 
     def reset(self, seed: int) -> Tensors:
@@ -39,7 +40,7 @@ class CartPole:
         return {"obs": self.place.float()}
 
     def step(self, action: Tensor) -> DeviceStep:
-        """Push each cart to the left (0) or to the right (1), int64 ``[E]``."""
+        """Push each cart to the left (0) or to the right (1). action: int64 ``[E]``."""
         moved = dynamics(self.place, action)
         steps = self.steps + 1
         terminated = (moved[:, 0].abs() > FAR) | (moved[:, 2].abs() > TILTED)
@@ -54,7 +55,8 @@ class CartPole:
         return {"place": self.place, "steps": self.steps, "rng": self._rng.get_state()}
 
     def load_state_dict(self, state: State) -> None:
-        """Numbers drawn later are the same on a device of the same kind; on another kind they are drawn anew."""
+        """Restore the state. Later random numbers are equal only on a device of the same kind; otherwise they are drawn
+        anew."""
         self.place, self.steps = state["place"].to(self.device), state["steps"].to(self.device)
         go_on_drawing(self._rng, state["rng"])
 
@@ -64,7 +66,7 @@ class CartPole:
 
 
 def dynamics(place: Tensor, action: Tensor) -> Tensor:
-    """Return where carts and poles ``[E, 4]`` are one step later (float64 ``[E, 4]``)."""
+    """Return the states ``[E, 4]`` of carts and poles one step later (float64 ``[E, 4]``)."""
     x, x_speed, angle, angle_speed = place.unbind(1)
     force = FORCE * (2 * action.double() - 1)
     cos, sin = angle.cos(), angle.sin()

@@ -1,4 +1,4 @@
-"""One environment that can be looked at: a batch of one, and the picture of its present state."""
+"""Rendering of one environment: a batch of one, and the picture of its current state."""
 
 from __future__ import annotations
 
@@ -20,17 +20,18 @@ ATARI_RATE = 60  # emulator frames a second
 
 
 def film(env: str, options: EnvOptions) -> tuple[EnvBatch, Picture, float]:
-    """(a batch of one environment, what it looks like now, pictures a second).
+    """Return (a batch of one environment, a function that renders it, pictures per second).
 
-    Gymnasium's environments and the user's own are made with ``render_mode="rgb_array"``. For Atari a second
-    emulator plays the same game, with the same seed and actions, in colour and at full size.
+    Gymnasium's environments and the user's are made with ``render_mode="rgb_array"``. For Atari a second emulator plays
+    the same game, with the same seed and actions, in colour and at full size. Raises UsageError if it cannot be
+    rendered.
     """
     found = registry.find(env, options)
     if found.backend == "ale":
         batch = make(env, 1, options)
         screen = _Screen(batch, found.game, options)
         return screen, screen.picture, ATARI_RATE / options.frame_skip
-    if found.backend == "envpool":  # has no pictures; its spaces are Gymnasium's
+    if found.backend == "envpool":  # EnvPool has no pictures; its spaces are Gymnasium's
         options = replace(options, backend="gymnasium")
     filmed = replace(options, env_kwargs={**options.env_kwargs, "render_mode": "rgb_array"})
     try:
@@ -38,7 +39,7 @@ def film(env: str, options: EnvOptions) -> tuple[EnvBatch, Picture, float]:
     except (UsageError, TypeError) as error:
         raise UsageError(f"environment '{env}' cannot be filmed with render_mode='rgb_array': {error}") from error
     raw = _innermost(batch).env
-    size: tuple[int, ...] | None = None  # of the first picture
+    size: tuple[int, ...] | None = None  # size of the first picture
 
     def picture() -> np.ndarray:
         nonlocal size
@@ -63,8 +64,8 @@ def film(env: str, options: EnvOptions) -> tuple[EnvBatch, Picture, float]:
 
 
 def playable(env: str, options: EnvOptions) -> Env:
-    """One environment that draws itself (``render_mode="rgb_array"``), for a person to play. UsageError for one that
-    does not, or that is only there as a batch."""
+    """Return one environment that renders itself (``render_mode="rgb_array"``), for a person to play. Raises UsageError
+    if it cannot, or if it exists only as a batch."""
     backend: Backend = "gymnasium" if options.backend == "auto" else options.backend
     kwargs = {**options.env_kwargs, "render_mode": "rgb_array"}
     try:
@@ -77,7 +78,7 @@ def playable(env: str, options: EnvOptions) -> Env:
 
 
 class _Screen:
-    """An Atari batch of one, and its twin in colour."""
+    """An Atari batch of one, and a copy of the game in colour."""
 
     def __init__(self, inner: EnvBatch, game: str, options: EnvOptions):
         self.inner, self.spec, self.num_envs = inner, inner.spec, inner.num_envs

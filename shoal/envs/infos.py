@@ -1,4 +1,4 @@
-"""The numbers in an environment's ``info`` at the end of an episode, which become metrics."""
+"""Numbers in an environment's ``info`` at the end of an episode, which become metrics."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ MAX_NAME_LENGTH = 100  # characters of a metric's name
 
 
 def numbers(info: object) -> dict[str, float]:
-    """The finite numbers and truth values of one environment's ``info``; what is nested, or an array, is left out."""
+    """Return the finite numbers and truth values of one environment's ``info``. Nested values and arrays are left
+    out."""
     if not isinstance(info, Mapping):
         return {}
     out = {}
@@ -25,20 +26,20 @@ def numbers(info: object) -> dict[str, float]:
 
 
 def name_of(key: object) -> str:
-    """The name of a metric that a key of ``info`` becomes: on one line, of at most ``MAX_NAME_LENGTH`` characters."""
+    """Return the metric's name for a key of ``info``: one line of at most ``MAX_NAME_LENGTH`` characters."""
     text = " ".join(str(key).split()) or "unnamed"
     return "".join(c if c.isprintable() else "?" for c in text[:MAX_NAME_LENGTH])
 
 
 def episode_numbers(info: Mapping[str, Any], rows: np.ndarray, num: int) -> list[dict[str, float]]:
-    """Of the ``info`` of ``num`` environments in a vector after the step that ended the episodes of ``rows`` (integers
-    ``[N]``): a dict each. An array ``key`` counts where its mask ``_key`` is True, or everywhere without one; an
-    environment that has reset already has those of its last step in ``final_info``."""
+    """Return a dict of numbers for each row in ``rows`` (integers ``[N]``) whose episode has ended, from the ``info``
+    of a vector of ``num`` environments. An array ``key`` counts where its mask ``_key`` is True, or everywhere without
+    a mask. If an environment has reset already, the numbers of its last step are in ``final_info``."""
     last = info.get("final_info", info)
-    # dicts in an object array: Gymnasium before 1.0
+    # Gymnasium before 1.0 has dicts in an object array
     if isinstance(last, np.ndarray) and last.shape == (num,) and last.dtype == object:
         return [numbers(last[row]) for row in rows.tolist()]
-    if not isinstance(last, Mapping):  # a number that somebody calls so
+    if not isinstance(last, Mapping):  # a user's own number with this key
         last = info
     out: list[dict[str, float]] = [{} for _ in range(len(rows))]
     for key, values in last.items():

@@ -1,4 +1,5 @@
-"""Installed packages that register environments, found by the text of their files: none is imported to be found."""
+"""Installed packages that register environments. They are found by searching the text of their files, without importing
+them."""
 
 from __future__ import annotations
 
@@ -17,20 +18,21 @@ import gymnasium
 
 from shoal.words import counted
 
-SECONDS = 5.0  # that a search may take: files on a network disk are slow
-NOTICE_SECONDS = 2.0  # after which a person is told what takes so long
-FEWEST = 5  # letters that an id and a text must share: fewer are in too many texts to tell packages apart
+SECONDS = 5.0  # time limit of a search, as files on a network disk are slow
+NOTICE_SECONDS = 2.0  # seconds after which the user is told what takes so long
+FEWEST = 5  # letters that an id and a text must share; shorter matches occur in too many packages
 MINATAR = ("asterix", "breakout", "freeway", "seaquest", "space_invaders")
-_NEED = re.compile(r"(gym(nasium)?|pettingzoo)(?![\w-])(?!.*\bextra\s*==)")  # of a distribution's metadata
+_NEED = re.compile(r"(gym(nasium)?|pettingzoo)(?![\w-])(?!.*\bextra\s*==)")  # in the metadata of a distribution
 
 
 class Search:
-    """One pass over the files that register environments, with what it found for the id ``env``.
+    """One search of the files that register environments, with the results for the id ``env``.
 
-    ``named``: ``MODULE:ENV`` with the module whose text has the longest beginning of the id, "" if none has enough of
-    it; many packages put their ids together of parts. ``whole``: its text has the whole id, but for the version.
-    ``ids``: ids that stand in the files as they are, each with its module. ``akin``: ``MODULE:ENV`` with a package that
-    is called like the id. ``unfinished``: ``SECONDS`` were over."""
+    named: ``MODULE:ENV`` with the module whose text contains the longest prefix of the id, "" if none is long enough
+    (many packages compose their ids). whole: that text contains the whole id, apart from the version. ids: complete ids
+    in the files, each with its module. akin: ``MODULE:ENV`` with a package whose name resembles the id. unfinished: the
+    time limit was reached.
+    """
 
     def __init__(self, env: str) -> None:
         base = re.sub(r"-v\d+$", "", env)
@@ -49,14 +51,15 @@ class Search:
                 shared += 1
             if shared > longest:
                 best, longest = module, shared
-                self.whole = re.search("[\"']" + re.escape(base) + "(?![A-Za-z0-9])", text) is not None  # no longer one
+                # not only the prefix of a longer id
+                self.whole = re.search("[\"']" + re.escape(base) + "(?![A-Za-z0-9])", text) is not None
         self.named = f"{best}:{env}" if best else ""
         self.unfinished = time.monotonic() > until
 
 
 def modules_with(word: str) -> list[str]:
-    """Return the modules to import for environments whose ids may have ``word`` in them, in any case: the text of their
-    files has a string that begins with it, or that is an id with it."""
+    """Return the modules to import for environments whose ids may contain ``word``, ignoring case: their files contain
+    a string that begins with it, or an id that contains it."""
     pattern = re.compile(rf"[\"'](?:[\w/.-]*{re.escape(word)}[\w./-]*-v\d+[\"']|{re.escape(word)})", re.IGNORECASE)
     found = {
         module for module, text in _texts(packages(plain(word)), time.monotonic() + SECONDS) if pattern.search(text)
@@ -65,8 +68,8 @@ def modules_with(word: str) -> list[str]:
 
 
 def packages(wanted: str = "") -> list[str]:
-    """Return the modules of the installed distributions that need Gymnasium, the ``gym`` before it or PettingZoo, have
-    "gym" in their names, or are called like ``wanted`` (as ``plain`` has it)."""
+    """Return the modules of installed distributions that require Gymnasium, the older ``gym`` or PettingZoo, have "gym"
+    in their names, or are named like ``wanted`` (in the form of ``plain``)."""
     found: set[str] = set()
     for one in metadata.distributions():
         called = plain(one.name or "")
@@ -78,32 +81,31 @@ def packages(wanted: str = "") -> list[str]:
 
 
 def plain(name: str) -> str:
-    """Return the letters and digits of a name, in lower case."""
+    """Return the letters and digits of a name in lower case."""
     return re.sub(r"[\W_]", "", name).lower()
 
 
 def _akin(package: str, wanted: str) -> bool:
-    """Return whether a package is called like what is wanted, both as ``plain`` has them, whatever "gym" is about."""
+    """Return True if the name of a package resembles the wanted one, ignoring "gym"; both in the form of ``plain``."""
     core = re.sub("gym(nasium)?|envs?$", "", package)
     return min(len(core), len(wanted)) >= FEWEST and (core in wanted or wanted in core)
 
 
 def _texts(modules: list[str], until: float) -> Iterator[tuple[str, str]]:
-    """Yield the texts of the files of packages that register something, each with the module to import for it; it ends
-    at the time ``until``."""
+    """Yield (text, module to import) for files of packages that register something, until the time ``until``."""
     for package in modules:
         yield from _registering(package, until)
 
 
 def registering_modules(package: str) -> list[str]:
-    """Return the modules of a package whose files register something, those near its top first."""
+    """Return the modules of a package whose files register something, those nearest to its top level first."""
     found = {module for module, _ in _registering(package, time.monotonic() + SECONDS)}
     return sorted(found, key=lambda module: (module.count("."), module))
 
 
 def parallel_games(package: str) -> list[str]:
-    """Return ``MODULE:parallel_env`` for each module of a package that has PettingZoo's parallel environment of one
-    version of a game (``simple_spread_v3``)."""
+    """Return ``MODULE:parallel_env`` for each module of a package that has PettingZoo's parallel environment of a
+    versioned game (``simple_spread_v3``)."""
     spec = importlib.util.find_spec(package)
     folders = [Path(folder) for folder in (spec.submodule_search_locations or ())] if spec is not None else []
     files = [(folder, file) for folder in folders for file in sorted(folder.rglob("*_v[0-9]*.py"))]
@@ -132,8 +134,8 @@ def _text(file: Path) -> str:
 
 
 def import_package(package: str) -> bool:
-    """Return whether ``package`` is installed; its environments are registered then, for most by the import alone.
-    MinAtar's are registered without it, as they are in its ``register_envs``: its import loads plotting libraries."""
+    """Import ``package`` so that it registers its environments, and return True if it is installed. MinAtar's are
+    registered through its ``register_envs``, because importing the package loads plotting libraries."""
     if importlib.util.find_spec(package) is None:
         return False
     if package != "minatar":
@@ -149,7 +151,7 @@ def import_package(package: str) -> bool:
 
 @contextlib.contextmanager
 def saying(what: str) -> Iterator[None]:
-    """Say on standard error ``what`` is being done, once it has taken ``NOTICE_SECONDS``."""
+    """Print to standard error ``what`` is being done, once it has taken ``NOTICE_SECONDS``."""
     after = counted(NOTICE_SECONDS, "second")
     notice = threading.Timer(NOTICE_SECONDS, lambda: print(f"shoal: {what} (for {after} so far)", file=sys.stderr))
     notice.daemon = True

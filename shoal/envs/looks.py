@@ -1,5 +1,5 @@
-"""Looking at an environment before a run: done where the front door says, so that nothing that somebody else's
-constructor starts (threads, processes, a window) is left in a process that never steps it."""
+"""Inspection of environments before a run, in the process chosen by the caller, so that threads, processes or windows
+of a user's constructor do not remain in a process that never steps the environment."""
 
 from __future__ import annotations
 
@@ -15,29 +15,30 @@ import numpy as np
 from shoal import own_code
 from shoal.api import EnvBatch
 
-from .given import Given
+from .from_callable import CallableEnv
 from .options import EnvOptions
 from .registration import Registration, registration
 from .registry import foreign
 
 T = TypeVar("T")
 Key = tuple[str, str, tuple[str, ...]]
-Call = Callable[[Callable[[], Any]], Any]  # calls a function, in this process or in another
+Call = Callable[[Callable[[], Any]], Any]  # calls a function in this process or in another
 _call: ContextVar[Call | None] = ContextVar("call", default=None)
 _timing: ContextVar[bool] = ContextVar("timing", default=False)
-MAX_TIMED = 8  # steps
-TIMED_SECONDS = 1.0  # after which no further step is timed
+MAX_TIMED = 8  # steps that are timed at most
+TIMED_SECONDS = 1.0  # seconds after which no further step is timed
 
 
 def known_as(env: str, options: EnvOptions) -> Key:
-    """Tells an environment under these options from every other: two that were given in the same words too, and one
-    of a file from what it was before the file was edited."""
-    which = env.token if isinstance(env, Given) else own_code.version(env.rpartition(":")[0])
+    """Return a key that identifies an environment under these options. It distinguishes environments with the same
+    description, and versions of a file before and after an edit."""
+    which = env.token if isinstance(env, CallableEnv) else own_code.version(env.rpartition(":")[0])
     return str(env), which, options.env_key()
 
 
 def pace(made: EnvBatch) -> float:
-    """Return the steps a second of a batch of one environment: by the fastest of a few, as the first may compile."""
+    """Return the steps per second of a batch of one environment: the fastest of a few steps, because the first may
+    compile."""
     action, fastest, begun = made.spec.action, float("inf"), time.perf_counter()
     made.reset(0)
     for _ in range(MAX_TIMED):
@@ -52,8 +53,8 @@ def pace(made: EnvBatch) -> float:
 
 @contextmanager
 def looking(call: Call, timing: bool = False) -> Iterator[None]:
-    """Within this context, ``look`` leaves it to ``call`` to make environments that are not Shoal's or Gymnasium's.
-    timing: their steps are timed as well."""
+    """Within this context, ``look`` uses ``call`` for environments that are neither Shoal's nor Gymnasium's. timing:
+    time their steps as well."""
     token, timed = _call.set(call), _timing.set(timing)
     try:
         yield
@@ -68,8 +69,8 @@ def look(
     function: Callable[[str, EnvOptions], T],
     timed: Callable[[str, EnvOptions], T] | None = None,
 ) -> T:
-    """``function(env, options)``, which makes ``env`` and closes it, and what it returns; ``timed`` in its place where
-    steps are to be timed. UsageError for a name that there is not."""
+    """Return the result of ``function(env, options)``, which makes and closes ``env``, or of ``timed`` if steps are to
+    be timed. Raises UsageError for an unknown name."""
     call = _call.get()
     if call is None or not foreign(env, options):
         return function(env, options)
@@ -81,7 +82,8 @@ def look(
 def _there(
     registered: Registration | None, function: Callable[[str, EnvOptions], T], env: str, options: EnvOptions
 ) -> T:
-    """``function(env, options)``, in a process that may not have run what registered ``env``."""
+    """Return the result of ``function(env, options)`` in a process that may not have run the registration of
+    ``env``."""
     if registered is not None:
         registered.enter()
     return function(env, options)

@@ -1,4 +1,5 @@
-"""PettingZoo's parallel environments as vector ones: each agent of each game is a row; one policy plays all."""
+"""PettingZoo's parallel environments as vector environments: each agent of each game is a row, and one policy plays
+all."""
 
 from __future__ import annotations
 
@@ -17,12 +18,12 @@ from .types import Info, Nested, Space
 
 
 def is_parallel(made: object) -> bool:
-    """Return whether this has the methods of PettingZoo's ``ParallelEnv``."""
+    """Return True if ``made`` has the methods of PettingZoo's ``ParallelEnv``."""
     return hasattr(made, "possible_agents") and callable(getattr(made, "observation_space", None))
 
 
 def require_parallel(made: Any, env: str) -> None:
-    """UsageError for an environment of PettingZoo's in which agents take turns."""
+    """Raise UsageError for a PettingZoo environment in which agents take turns."""
     if hasattr(made, "agent_iter"):
         raise UsageError(
             f"environment {env!r} made one of PettingZoo's in which agents take turns; Shoal plays those in which all "
@@ -31,13 +32,15 @@ def require_parallel(made: Any, env: str) -> None:
 
 
 class ManyAgents(VectorEnv[Any, Any, Any]):
-    """``num`` rows, as many games as have room in them, each with the rows of its ``possible_agents`` side by side. An
-    agent that has left a game, or not come yet, is ``absent`` (bool ``[num]``): its row shows what was last seen, and
-    its next action goes nowhere. An agent that leaves without an end of its own is truncated. A game begins anew at the
-    step after all its agents have left, as ``NEXT_STEP`` has it; after ``limit`` steps (0: none) all are truncated.
+    """``num`` rows with as many games as fit; each game has one row for each of its ``possible_agents``.
 
-    UsageError if agents differ in what they observe or do, since they share a policy, and from ``reset`` for a ``num``
-    that is no multiple of the agents.
+    An agent that has left a game or not yet joined it is ``absent`` (bool ``[num]``): its row repeats the last
+    observation, and its next action is ignored. An agent that leaves without an end of its own is truncated. A game
+    restarts at the step after all its agents have left, as in ``NEXT_STEP``. After ``limit`` steps (0: none) all agents
+    are truncated.
+
+    Raises UsageError if agents have different spaces, because they share a policy, and from ``reset`` if ``num`` is no
+    multiple of the number of agents.
     """
 
     def __init__(self, first: Any, make: Callable[[], Any], num: int, env: str, limit: int = 0) -> None:
@@ -53,10 +56,10 @@ class ManyAgents(VectorEnv[Any, Any, Any]):
         self.absent = np.zeros(num, np.bool_)
         self._rows: list[Nested] = [None] * num
         self._steps = [0] * len(self.games)
-        self._away = np.zeros(num, np.bool_)  # agents that are not in their game, and so may come
+        self._away = np.zeros(num, np.bool_)  # agents that are not in their game and may join
 
     def _shared(self, game: Any, name: str) -> Space:
-        """Return the space that all agents share."""
+        """Return the space that all agents share. Raises UsageError if they differ."""
         spaces: dict[str, Space] = {agent: getattr(game, name)(agent) for agent in self.agents}
         first, other = self.agents[0], next((a for a in self.agents if spaces[a] != spaces[self.agents[0]]), None)
         if other is not None:
@@ -67,7 +70,7 @@ class ManyAgents(VectorEnv[Any, Any, Any]):
         return spaces[first]
 
     def reset(self, *, seed: Any = None, options: Any = None) -> tuple[Nested, Info]:
-        """Begin every game; ``seed``: one for each row, of which a game takes its first."""
+        """Begin every game. seed: one for each row, of which a game uses its first."""
         agents = len(self.agents)
         if self.num_envs % agents:
             raise UsageError(
@@ -99,7 +102,7 @@ class ManyAgents(VectorEnv[Any, Any, Any]):
                     ended[row] = bool(terminated.get(agent, False))
                     cut[row] = not ended[row] and (late or left or bool(truncated.get(agent, False)))
                     self.absent[row] = ended[row] or cut[row]
-                elif self._away[row] and not left:  # it comes
+                elif self._away[row] and not left:  # the agent joins
                     self.absent[row] = late
                 self._away[row] = left
         return self._observations(), rewards, ended, cut, infos
@@ -115,7 +118,7 @@ class ManyAgents(VectorEnv[Any, Any, Any]):
         if not seen:
             raise EnvironmentFailed(f"environment {self.id!r} began a game without any agent")
         for agent, row in self._rows_of(i).items():
-            self._rows[row] = next(iter(seen.values()))  # of an agent that has not come
+            self._rows[row] = next(iter(seen.values()))  # for agents that have not joined
             self.absent[row] = self._away[row] = agent not in seen
             infos = self._look(row, agent, seen, told, infos)
         return infos

@@ -1,4 +1,4 @@
-"""Action masks: which actions an environment allows, from its ``info`` or from a Dict observation."""
+"""Action masks: the allowed actions of an environment, from its ``info`` or from a Dict observation."""
 
 from __future__ import annotations
 
@@ -17,12 +17,14 @@ KEY = "action_mask"  # in ``info`` and in a Dict observation
 
 
 def leaf(action: Action) -> Observation:
-    """Return the spec of a mask of such actions: a bool for each, or for each value of each part in a row."""
+    """Return the spec of a mask for such actions: one bool for each action, or for each value of each part,
+    concatenated."""
     return Observation((sum(action.sizes),), "bool", "mask")
 
 
 def in_observation(space: Space, how: ActionMask, action: Action, env: str) -> bool:
-    """Return whether the Dict observation's ``action_mask`` is one. UsageError if it is not flat over the actions."""
+    """Return True if the Dict observation's ``action_mask`` is used as the mask. Raises UsageError if its shape does
+    not match the actions."""
     if how != "auto" or action.kind == "continuous" or not isinstance(space, gs.Dict) or KEY not in space.spaces:
         return False
     found, size = space.spaces[KEY], sum(action.sizes)
@@ -37,9 +39,9 @@ def in_observation(space: Space, how: ActionMask, action: Action, env: str) -> b
 
 
 def in_info(env: Env | Vector, space: Space, how: ActionMask, action: Action, name: str) -> bool:
-    """Return whether masks are in ``info``: as the user says or, with ``auto``, as the environment does, by an
-    attribute ``action_mask`` (Gymnasium's Taxi has a method of this name) or a true entry of its ``metadata``.
-    UsageError if they are asked for, and there is nothing to mask."""
+    """Return True if masks are in ``info``: if the user says so or, with ``auto``, if the environment has an attribute
+    ``action_mask`` (Gymnasium's Taxi has a method of this name) or a true entry of its ``metadata``. Raises UsageError
+    if they are requested and there is nothing to mask."""
     if how == "info":
         if action.kind == "continuous":
             raise UsageError(f"--action-mask info is for Discrete and MultiDiscrete actions; {name} has {action}")
@@ -50,7 +52,8 @@ def in_info(env: Env | Vector, space: Space, how: ActionMask, action: Action, na
 
 
 def one(info: Mapping[str, Any], size: int, env: str, where: Callable[[], str]) -> np.ndarray:
-    """The mask in one environment's ``info``, bool ``[size]``."""
+    """Return the mask in one environment's ``info``, bool ``[size]``. Raises EnvironmentFailed if it is missing or
+    invalid."""
     if KEY not in info:
         raise EnvironmentFailed(f"environment {env!r} gave no info[{KEY!r}] ({where()})")
     mask = info[KEY]
@@ -65,14 +68,14 @@ def one(info: Mapping[str, Any], size: int, env: str, where: Callable[[], str]) 
 
 
 def told_of(space: Space, how: ActionMask, action: Action) -> bool:
-    """Return whether the user must hear of a mask in ``info`` that nobody announced: unless all masks are left out, the
-    action has none, or the observation holds one."""
+    """Return True if the user must be told of an unannounced mask in ``info``: unless masks are turned off, the action
+    has none, or the observation contains one."""
     in_dict = isinstance(space, gs.Dict) and KEY in space.spaces
     return how != "none" and action.kind != "continuous" and not in_dict
 
 
 def unannounced(info: Mapping[str, Any], env: str) -> None:
-    """EnvironmentFailed for a mask that nobody said there would be, and that would be ignored."""
+    """Raise EnvironmentFailed for a mask that was not announced and would be ignored."""
     if KEY in info:
         raise EnvironmentFailed(
             f"environment {env!r} gives an info[{KEY!r}]: --action-mask info keeps to it, --action-mask none does not"
@@ -80,7 +83,8 @@ def unannounced(info: Mapping[str, Any], env: str) -> None:
 
 
 def of_batch(info: Mapping[str, Any], shape: tuple[int, int], env: str, where: Callable[[], str]) -> np.ndarray:
-    """The masks in a vector environment's ``info``, bool ``[N, size]``."""
+    """Return the masks in a vector environment's ``info``, bool ``[N, size]``. Raises EnvironmentFailed if they are
+    missing or invalid."""
     masks = info.get(KEY)
     if masks is None:
         raise EnvironmentFailed(f"environment {env!r} gave no info[{KEY!r}] ({where()})")
@@ -88,7 +92,7 @@ def of_batch(info: Mapping[str, Any], shape: tuple[int, int], env: str, where: C
         if not np.iterable(masks):
             found = type(masks).__name__
             raise EnvironmentFailed(f"environment {env!r} gave {found} as masks instead of {shape[0]} ({where()})")
-        rows = [one({KEY: row}, shape[1], env, where) for row in masks]  # an object array, or a list
+        rows = [one({KEY: row}, shape[1], env, where) for row in masks]  # masks in an object array or a list
         if len(rows) != shape[0]:
             raise EnvironmentFailed(f"environment {env!r} gave {len(rows)} masks instead of {shape[0]} ({where()})")
         masks = np.stack(rows)
@@ -96,8 +100,8 @@ def of_batch(info: Mapping[str, Any], shape: tuple[int, int], env: str, where: C
 
 
 def check(mask: np.ndarray, action: Action, over: np.ndarray | None, env: str, where: Callable[[int], str]) -> None:
-    """Allow everything in the rows of ``mask`` bool ``[N, size]`` that forbid every value of some part of the action
-    where the episode is ``over`` (bool ``[N]``), as nothing is chosen there. EnvironmentFailed for such a row
+    """Check masks, bool ``[N, size]``. A row that forbids every value of some part of the action is set to True where
+    the episode is ``over`` (bool ``[N]``), because nothing is chosen there. Raises EnvironmentFailed for such a row
     elsewhere."""
     begins = np.cumsum((0, *action.sizes[:-1]))
     stuck = ~np.logical_or.reduceat(mask, begins, axis=1).all(1)
@@ -113,8 +117,8 @@ def check(mask: np.ndarray, action: Action, over: np.ndarray | None, env: str, w
 
 
 def ends(finals: np.ndarray, info: Mapping[str, Any], rows: np.ndarray) -> None:
-    """The masks ``[N, size]`` of the last observations of the episodes that ended in ``rows`` (bool ``[N]``), where an
-    environment has reset in the same step: those in ``final_info``, else everything is allowed."""
+    """Set the masks ``[N, size]`` of the final observations of the episodes that ended in ``rows`` (bool ``[N]``), if
+    the environment resets in the same step: those in ``final_info``, or else everything allowed."""
     finals[rows] = True
     last = info.get("final_info")
     masks = last.get(KEY) if isinstance(last, Mapping) else None

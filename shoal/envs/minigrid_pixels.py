@@ -1,4 +1,4 @@
-"""MiniGrid as the agent's own view in colours: ``--env shoal.envs.minigrid_pixels:pixels``."""
+"""MiniGrid with the agent's own view as a colour image: ``--env shoal.envs.minigrid_pixels:pixels``."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from shoal.extras import pip_install
 
 from .types import Env
 
-UNSEEN, EMPTY = 0, 1  # MiniGrid's codes of what a cell holds
-LOOKING_UP = 3  # the direction in which the agent sees itself
+UNSEEN, EMPTY = 0, 1  # MiniGrid's codes for the contents of a cell
+LOOKING_UP = 3  # the agent's direction in its own view
 
 
 class Pixels(gym.ObservationWrapper[np.ndarray, Any, Any]):
-    """Draws the cells before the agent, by their codes ``[W, H, 3]`` (object, colour, state), with MiniGrid's own tiles
-    of ``tile`` pixels a side. It is the picture of its RGBImgPartialObsWrapper, which works out the view a second time
-    and asks for each tile anew."""
+    """Draws the cells in front of the agent from their codes ``[W, H, 3]`` (object, colour, state), with MiniGrid's
+    tiles of ``tile`` pixels a side. The result equals that of MiniGrid's RGBImgPartialObsWrapper, which computes the
+    view again and draws each tile anew."""
 
     def __init__(self, env: Env, tile: int) -> None:
         super().__init__(env)
@@ -37,11 +37,11 @@ class Pixels(gym.ObservationWrapper[np.ndarray, Any, Any]):
                 picture[y, :, x] = self._drawn(raw[at : at + 3])
                 at += 3
         x, y = self._width // 2, self._height - 1
-        picture[y, :, x] = self._drawn(codes[x, y].tobytes(), LOOKING_UP)  # itself, on what it carries
+        picture[y, :, x] = self._drawn(codes[x, y].tobytes(), LOOKING_UP)  # the agent, on top of what it carries
         return picture.reshape(self.observation_space.shape)
 
     def _drawn(self, code: bytes, looking: int | None = None) -> np.ndarray:
-        """The tile of a cell; looking: the direction of the agent in it, None: it is not there."""
+        """Return the tile of a cell. looking: the direction of the agent in it; None: it is elsewhere."""
         if (tile := self._tiles.get((code, looking))) is None:
             from minigrid.core.grid import Grid
             from minigrid.core.world_object import WorldObj
@@ -52,8 +52,8 @@ class Pixels(gym.ObservationWrapper[np.ndarray, Any, Any]):
 
 
 def pixels(id: str = "MiniGrid-DoorKey-5x5-v0", tile: int = 6, **kwargs: Any) -> Env:
-    """The MiniGrid environment ``id`` as an image ``[7 tile, 7 tile, 3]`` of the 7 x 7 cells before the agent, drawn
-    with ``tile`` pixels a cell; kwargs: of the environment's constructor."""
+    """Return the MiniGrid environment ``id`` with images ``[7 tile, 7 tile, 3]`` of the 7 x 7 cells in front of the
+    agent, drawn with ``tile`` pixels a cell. kwargs: of the environment's constructor."""
     try:
         import minigrid  # noqa: F401  (it registers the ids)
     except ModuleNotFoundError:

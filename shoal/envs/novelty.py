@@ -1,4 +1,4 @@
-"""Random network distillation: a reward for what has rarely been seen, whichever system learns from it.
+"""Random network distillation: a reward bonus for rarely seen observations, for any system.
 
 Burda et al. 2018, "Exploration by Random Network Distillation".
 """
@@ -9,25 +9,25 @@ import numpy as np
 
 from shoal.api import Arrays, EnvBatch, EnvSpec, EnvStep, Episode
 
-UNITS, OUTPUTS = 128, 64  # of both networks
-# of Adam; steps of all environments from one gradient step to the next (section 3, appendix)
+UNITS, OUTPUTS = 128, 64  # units of the hidden layer, and outputs, of both networks
+# Adam's learning rate; steps of all environments between two gradient steps (section 3, appendix)
 RATE, TRAIN_PERIOD = 1e-4, 8
 BETAS, EPSILON = (0.9, 0.999), 1e-8
-GAMMA = 0.99  # of the bonus's return, whose deviation is its unit (section 2.4)
-CLIP = 5.0  # of normalised numbers (section 2.4)
-SIDE = 12  # pixels: pictures are averaged down to no more than so many along each side
+GAMMA = 0.99  # discount of the bonus's return, whose standard deviation is its unit (section 2.4)
+CLIP = 5.0  # bound of normalised numbers (section 2.4)
+SIDE = 12  # pixels: images are averaged down to at most this many along each side
 
 
 class Novelty:
-    """Adds ``weight`` times a bonus to the training reward; ``Episode.ret`` stays raw.
+    """Adds ``weight`` times a novelty bonus to the training reward; ``Episode.ret`` stays raw.
 
-    The bonus of a step is how far a trained network is from a fixed random one at the observation that the step leads
-    to, large where little has been seen. It is divided by the running standard deviation of its own discounted return
-    (the quotient is at most ``CLIP``, and 0 as long as that deviation is) and multiplied by that of the reward's (by 1
-    as long as that is 0), so that ``weight`` means the same whatever the size of rewards. The weight falls linearly to
-    0 over ``steps`` of each environment (0: it stays): a bonus that never ends would change which policy is best. Each
-    actor has networks of its own. As the bonus is a part of the one reward that systems know, an episode's end ends it
-    as well, unlike in section 2.3.
+    The bonus of a step is the error of a trained network in predicting a fixed random one at the next observation,
+    which is large for rarely seen observations. It is divided by the running standard deviation of its own discounted
+    return (the quotient is at most ``CLIP``, and 0 while that deviation is 0) and multiplied by that of the reward's
+    (by 1 while that is 0), so that ``weight`` has the same meaning for any size of rewards. The weight falls linearly
+    to 0 over ``steps`` of each environment (0: it is constant), because a permanent bonus would change which policy is
+    best. Each actor has its own networks. As the bonus is part of the only reward that systems know, it ends with the
+    episode, unlike in section 2.3.
     """
 
     def __init__(self, inner: EnvBatch, weight: float, steps: int = 0) -> None:
@@ -101,8 +101,8 @@ class Moments:
 
 
 class Features:
-    """Observations to rows [E, size]: vectors normalised by running statistics, integers one-hot, of pictures the
-    newest frame, averaged down, normalised as well."""
+    """Converts observations to rows [E, size]: vectors and the newest frame of images (averaged down) normalised by
+    running statistics, integers one-hot."""
 
     def __init__(self, spec: EnvSpec) -> None:
         self._leaves = {k: o for k, o in spec.observations.items() if o.kind != "mask"}
@@ -139,7 +139,7 @@ class Features:
 
 
 def _small(images: np.ndarray, channels: int) -> np.ndarray:
-    """The newest ``channels`` of images [E, C, H, W], averaged over blocks, [E, numbers] of 0 to 1."""
+    """Return the newest ``channels`` of images [E, C, H, W], averaged over blocks, as [E, numbers] from 0 to 1."""
     newest = images[:, -channels:].mean(1) / 255.0
     count, height, width = newest.shape
     high, wide = -(-height // SIDE), -(-width // SIDE)
@@ -150,7 +150,7 @@ def _small(images: np.ndarray, channels: int) -> np.ndarray:
 
 
 class Distillation:
-    """A fixed random network, and one that learns to say the same, by a step of Adam every ``TRAIN_PERIOD`` batches."""
+    """A fixed random network, and one trained to predict it by a step of Adam every ``TRAIN_PERIOD`` batches."""
 
     def __init__(self, size: int, seed: int) -> None:
         rng = np.random.default_rng([seed, 0x52_4E_44])
@@ -160,11 +160,12 @@ class Distillation:
             for _ in range(2)
         )
         self._averages = [(np.zeros_like(p), np.zeros_like(p)) for p in self.learned]
-        self._waiting: list[np.ndarray] = []  # rows that have not been learned from, of the newest batches
+        self._waiting: list[np.ndarray] = []  # rows of the newest batches that were not yet trained on
         self._batches = self._steps = 0
 
     def __call__(self, rows: np.ndarray, counts: np.ndarray) -> np.ndarray:
-        """Mean squared difference at rows [E, size], [E]; learns from those that ``counts`` (bool [E])."""
+        """Return the mean squared error [E] at rows [E, size], and train on the rows where ``counts`` (bool [E]) is
+        True."""
         error: np.ndarray = np.square(self._difference(rows)[1]).mean(1)
         self._waiting.append(rows[counts])
         self._batches += 1
@@ -174,7 +175,7 @@ class Distillation:
         return error
 
     def _difference(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return what the hidden units of the learned network say, and how far its outputs are from the fixed one's."""
+        """Return the trained network's hidden units, and the difference between its outputs and the fixed network's."""
         (w1, b1, w2, b2), (v1, c1, v2, c2) = self.fixed, self.learned
         hidden = np.maximum(rows @ v1 + c1, 0)
         return hidden, hidden @ v2 + c2 - np.maximum(rows @ w1 + b1, 0) @ w2 - b2

@@ -10,17 +10,18 @@ from shoal.on_device import DeviceEnvBatch
 from shoal.types import Values
 
 from .device_cartpole import ON_DEVICE
-from .given import Given, require_again
+from .from_callable import CallableEnv, require_again
 from .options import EnvOptions
 from .own_device import OwnDeviceEnvs, on_any_device
 from .registry import is_factory
 
-# Options that change what an environment shows or rewards, which those on a device lack; values without effect
+# Options that change observations or rewards, which environments on a device do not support, with values that have no
+# effect
 UNCHANGED = {"reward_clip": "none", "reward_scale": 1.0, "novelty": 0.0, "last_action_reward": False}
 
 
 def device_envs(env: str, options: EnvOptions, num: int, device: str) -> DeviceEnvBatch:
-    """Make ``num`` environments on a ``device``, of those that live on one (``on_device``)."""
+    """Make ``num`` environments on ``device`` by the name of an environment whose arrays are on a device."""
     given: Values = dict(options.env_kwargs)
     if env in ON_DEVICE:
         if options.max_episode_steps is not None:
@@ -30,8 +31,8 @@ def device_envs(env: str, options: EnvOptions, num: int, device: str) -> DeviceE
 
 
 def on_device(env: str) -> bool:
-    """Return whether the arrays of an environment are tensors on a device: one of Shoal's own, or of a
-    class of the user's that takes ``num_envs`` and ``device``."""
+    """Return True if the arrays of an environment are tensors on a device: one of Shoal's own, or one of a class of the
+    user's that takes ``num_envs`` and ``device``."""
     require_again(env)
     if env in ON_DEVICE or not is_factory(env):
         return env in ON_DEVICE
@@ -39,8 +40,8 @@ def on_device(env: str) -> bool:
 
 
 def left_off(values: Values, free: Collection[str]) -> tuple[Values, str]:
-    """Return values without effect for those of ``UNCHANGED`` that have one in a configuration's ``values`` and that
-    the user has not set (``free``), if its environment lives on a device, and a sentence on it; else {} and ""."""
+    """Return values without effect for those of ``UNCHANGED`` that have an effect in ``values`` and that the user has
+    not set (``free``), and a sentence about them, if the environment is on a device; else {} and ""."""
     found = {name: plain for name, plain in UNCHANGED.items() if name in free and values[name] != plain}
     if not found or not on_device(values["env"]):
         return {}, ""
@@ -49,8 +50,8 @@ def left_off(values: Values, free: Collection[str]) -> tuple[Values, str]:
 
 
 def _callable(env: str) -> Any:
-    """What makes an environment of the user's; None where its name is an id that its module registers."""
-    if isinstance(env, Given):
+    """Return the object that makes a user's environment, or None if the name is an id that its module registers."""
+    if isinstance(env, CallableEnv):
         return env.factory
     module, _, name = env.rpartition(":")
     return getattr(own_code.load(module, f"environment {env!r}", kind="env"), name, None)

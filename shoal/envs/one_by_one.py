@@ -1,4 +1,4 @@
-"""Environments stepped one after the other: Gymnasium's ``SyncVectorEnv``, with less around a small step."""
+"""Environments stepped one after the other: Gymnasium's ``SyncVectorEnv`` with less overhead per step."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from .types import Env, Info, Nested
 
 
 class OneByOne(SyncVectorEnv):
-    """Autoreset is NEXT_STEP. Actions are arrays ``[N, ...]``, or dicts or tuples of them; all that a step returns is
-    new, and stays as it is."""
+    """A vector environment with NEXT_STEP autoreset. Actions are arrays ``[N, ...]``, or dicts or tuples of them.
+    Returned arrays are new and never overwritten."""
 
     def __init__(self, makers: Sequence[Callable[[], Env]]):
         super().__init__(makers, autoreset_mode=AutoresetMode.NEXT_STEP)
@@ -43,8 +43,8 @@ class OneByOne(SyncVectorEnv):
 
 
 def number(reward: object) -> float:
-    """A reward as a number: also a truth value, one of NumPy's, an array of one element, a fraction. TypeError for
-    anything else."""
+    """Return a reward as a float. It may also be a truth value, a NumPy number, an array of one element or a fraction.
+    Raises TypeError for anything else."""
     if isinstance(reward, (list, tuple, np.ndarray)):
         array = np.asarray(reward)
         if array.size == 1 and array.dtype.kind in "biuf":

@@ -1,4 +1,4 @@
-"""What a user may choose about an environment."""
+"""Options of environments that a user may set."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from shoal.types import Values
 
 Backend = Literal["auto", "ale", "envpool", "gymnasium-vector", "gymnasium"]
 T = TypeVar("T", bound="EnvOptions")
-GIVEN = "_given"  # attribute of options that is no field
+GIVEN = "_given"  # attribute of options that is not a field
 RewardClip = Literal["none", "sign", "unit"]
 ActionMask = Literal["auto", "info", "none"]
-UNSEEN = ("episode_bound", "novelty", "novelty_steps")  # of the options below, by the spaces of an environment
+UNSEEN = ("episode_bound", "novelty", "novelty_steps")  # options that the spaces of an environment do not depend on
 
 
 @dataclass(frozen=True, kw_only=True)
 class AtariOptions:
-    """The Atari protocol; other environments have none of these options."""
+    """Options of the Atari protocol, which other environments ignore."""
 
     only_for: ClassVar[str] = "atari"
 
@@ -44,7 +44,7 @@ class AtariOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class EnvOptions(AtariOptions):
-    """Options of any environment, plain and picklable."""
+    """Options of any environment, as plain picklable data."""
 
     backend: Backend = "auto"
     """Implementation that steps the environments; auto: the fastest installed one that supports the environment."""
@@ -72,15 +72,15 @@ class EnvOptions(AtariOptions):
     """Raise an error for an observation or reward that is not finite, or has a wrong shape or dtype."""
 
     def __new__(cls: type[T], *_: object, **given: object) -> T:
-        """Notes which fields were given, for what else may set the others (``given_fields``)."""
+        """Record which fields were given explicitly (``given_fields``), so that others may be chosen automatically."""
         out = super().__new__(cls)
         object.__setattr__(out, GIVEN, frozenset(given))
         return out
 
     def given_fields(self) -> Values:
-        """Return the fields that the call which made this named, with their values."""
+        """Return the explicitly given fields, with their values."""
         return {name: getattr(self, name) for name in sorted(getattr(self, GIVEN, ()))}
 
     def env_key(self) -> tuple[str, ...]:
-        """Tells these options from others of an environment, but for those that change nothing of what it offers."""
+        """Return a key that distinguishes options with different effects on what an environment offers."""
         return tuple(repr(getattr(self, f.name)) for f in fields(EnvOptions) if f.name not in UNSEEN)

@@ -1,5 +1,5 @@
-"""Environments of the user's own whose arrays lie on a device: what they return as torch tensors, whatever library made
-it, and what is wrong with it in one sentence."""
+"""User-defined environments on a device: their arrays, from whatever library, are converted to PyTorch tensors and
+checked."""
 
 from __future__ import annotations
 
@@ -17,25 +17,26 @@ from shoal.on_device import DeviceStep
 
 from .advice import constructing
 
-PARTS = ("observations", "rewards", "terminated", "truncated", "last observations")  # of what a step returns
+PARTS = ("observations", "rewards", "terminated", "truncated", "last observations")  # the parts of a step's result
 KINDS = {"vector": "float32", "image": "uint8", "one_hot": "int64", "mask": "bool"}
 
 
 def on_any_device(factory: object) -> bool:
-    """Return whether ``factory`` is a class of environments on the device that it is told, and of no vector environment
-    of Gymnasium's."""
+    """Return True if ``factory`` is a class that takes a device for its environments and is no Gymnasium vector
+    environment."""
     if not inspect.isclass(factory) or issubclass(factory, VectorEnv):
         return False
     try:
         names = inspect.signature(factory).parameters
-    except ValueError:  # of code that is not Python
+    except ValueError:  # not written in Python
         return False
     return "num_envs" in names and "device" in names
 
 
 class OwnDeviceEnvs:
-    """A ``DeviceEnvBatch`` of what ``factory(num_envs=, device=, **given)`` makes. Arrays that are not PyTorch's are
-    taken by DLPack, without a copy; what comes has the shapes and types that ``spec`` says, else UsageError."""
+    """A ``DeviceEnvBatch`` of the environments that ``factory(num_envs=, device=, **given)`` makes. Arrays of other
+    libraries are converted by DLPack without a copy. Raises UsageError for arrays whose shape or type differs from
+    ``spec``."""
 
     def __init__(
         self, env: str, factory: Callable[..., Any], num_envs: int, device: torch.device | str, **given: Any
@@ -52,7 +53,7 @@ class OwnDeviceEnvs:
         return self._observations(found, "reset")
 
     def step(self, action: Tensor) -> DeviceStep:
-        """Take actions ``[E, ...]``; of a continuous one, what is inside its bounds."""
+        """Step with actions ``[E, ...]``. Continuous actions are clipped to their bounds."""
         low, high = self._bounds
         found = self.env.step(action if self.spec.action.kind != "continuous" else action.clamp(low, high))
         if not isinstance(found, tuple) or len(found) != len(PARTS):
@@ -67,7 +68,7 @@ class OwnDeviceEnvs:
         )
 
     def state_dict(self) -> State:
-        """The environments' own state; {}: they have none to save, and a resumed run begins new episodes."""
+        """Return the environments' own state, or {} if they have none; a resumed run then begins new episodes."""
         return dict(self.env.state_dict()) if hasattr(self.env, "state_dict") else {}
 
     def load_state_dict(self, state: State) -> None:
@@ -108,13 +109,13 @@ class OwnDeviceEnvs:
         }
 
     def _tensor(self, found: Any, what: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        """``found`` as a tensor [E, *shape]."""
+        """Return ``found`` as a tensor [E, *shape]. Raises UsageError if it is none."""
         if not isinstance(found, Tensor):
             if not hasattr(found, "__dlpack__"):
                 raise self._wrong(f"{what}: found {_words(found)}, expected a tensor, or an array that has __dlpack__")
             try:
                 found = torch.utils.dlpack.from_dlpack(found)
-            except (RuntimeError, BufferError, TypeError) as error:  # whichever the other library raises
+            except (RuntimeError, BufferError, TypeError) as error:  # depends on the other library
                 raise self._wrong(f"{what}: PyTorch cannot take {_words(found)}: {error}") from error
         expected = (self.num_envs, *shape)
         if found.shape != expected or found.dtype != dtype or found.device.type != self.device.type:

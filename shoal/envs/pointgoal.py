@@ -1,7 +1,7 @@
-"""Point-goal navigation: walk to a place given by its distance and direction, through rooms never seen before.
+"""Point-goal navigation: walk to a goal given by its distance and direction, through rooms never seen before.
 
 Anderson et al. 2018, "On evaluation of embodied navigation agents" (the task and SPL); Wijmans et al. 2020, "DD-PPO"
-(reward, sensors, actions). ``pointgoal:SENSOR`` or ``pointgoal:SENSOR-LAYOUT``; see docs/pointgoal.md.
+(reward, sensors, actions). Names are ``pointgoal:SENSOR`` or ``pointgoal:SENSOR-LAYOUT``; see docs/pointgoal.md.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from .pointgoal_scene import LAYOUTS, RADIUS, SPLITS, Scene, Split, make_scene
 
 STOP, FORWARD, LEFT, RIGHT = range(4)
 SENSORS = ("depth", "rgb", "blind")
-SLACK, SUCCESS = -0.01, 2.5  # rewards of a step, and of success times SPL (Wijmans et al. 2020)
+SLACK, SUCCESS = -0.01, 2.5  # rewards: of each step, and of success times SPL (Wijmans et al. 2020)
 
 
 def spl(success: bool, shortest: float, walked: float) -> float:
-    """Success weighted by path length, ``S * l / max(p, l)`` (Anderson et al. 2018); lengths in metres."""
+    """Return success weighted by path length, ``S * l / max(p, l)`` (Anderson et al. 2018); lengths in metres."""
     return shortest / max(walked, shortest) if success else 0.0
 
 
@@ -44,7 +44,7 @@ class World:
 
 @functools.lru_cache(maxsize=256)
 def world(layout: str, split: Split, index: int) -> World:
-    """Scene ``index`` of a split, for agents of the task's size."""
+    """Return scene ``index`` of a split, for agents of the task's size."""
     scene = make_scene(LAYOUTS[layout], split, index)
     free = scene.free(RADIUS)
     doors = free[len(scene.rooms) :]
@@ -52,9 +52,9 @@ def world(layout: str, split: Split, index: int) -> World:
 
 
 class Trip:
-    """One agent on its way from a start to a goal. x, z: metres; heading: radians, 0 towards +x, growing to the left
-    (towards -z); ``distance``: geodesic, to the goal; ``shortest``: that of the start; ``walked``: length of the way so
-    far; ``trace``: its points."""
+    """One agent on its way from a start to a goal. x, z: metres; heading: radians, 0 towards +x, increasing to the left
+    (towards -z); distance: geodesic, to the goal; shortest: that of the start; walked: length of the path so far;
+    trace: its points."""
 
     def __init__(
         self, world: World, start: tuple[float, float, float], goal: tuple[float, float], slide: bool = True
@@ -67,7 +67,7 @@ class Trip:
         self.trace = [(self.x, self.z)]
 
     def move(self, action: int, forward: float, turn: float) -> None:
-        """Take an action other than STOP: ``forward`` in metres, ``turn`` in radians."""
+        """Execute an action other than STOP. forward: metres; turn: radians."""
         if action == FORWARD:
             dx, dz = forward * math.cos(self.heading), -forward * math.sin(self.heading)
             x, z = walk(self.x, self.z, dx, dz, self.world.paths.rectangles, self.slide)
@@ -79,7 +79,8 @@ class Trip:
             self.heading = (self.heading + (turn if action == LEFT else -turn)) % math.tau
 
     def compass(self) -> tuple[float, float, float]:
-        """The goal as seen from the agent: metres of the straight line, cosine and sine of the angle to the left."""
+        """Return the goal as seen from the agent: metres of the straight line, cosine and sine of the angle to the
+        left."""
         dx, dz = self.goal.x - self.x, self.goal.z - self.z
         angle = math.atan2(-dz, dx) - self.heading
         return math.hypot(dx, dz), math.cos(angle), math.sin(angle)
@@ -89,14 +90,14 @@ class Trip:
         return self.world.scene
 
     def picture(self, view: np.ndarray) -> np.ndarray:
-        """Draw the agent's view (uint8 ``[C, H, W]``) beside a map: uint8 ``[H, W, 3]``."""
+        """Return the agent's view (uint8 ``[C, H, W]``) beside a map as one image, uint8 ``[H, W, 3]``."""
         shortest = self.world.paths.path(*self.trace[0], self.goal)
         return picture(view, self.scene, shortest, self.trace, (self.goal.x, self.goal.z), self.heading)
 
 
 def draw_trip(world: World, rng: np.random.Generator, least: float, slide: bool = True) -> Trip:
-    """A start, a heading and a goal, uniform over the free space but for a geodesic distance of at least ``least``
-    metres (if 100 draws have none, the longest of them)."""
+    """Draw a start, a heading and a goal uniformly over the free space, with a geodesic distance of at least ``least``
+    metres (or the longest of 100 draws, if none has)."""
     free = world.paths.rectangles
     areas = (free[:, 1] - free[:, 0]) * (free[:, 3] - free[:, 2])
     best: Trip | None = None
@@ -117,12 +118,13 @@ def _anywhere(rectangle: np.ndarray, rng: np.random.Generator) -> tuple[float, f
 
 
 class PointGoal(VectorEnv[Any, Any, np.ndarray]):
-    """Actions: 0 stop, 1 forward, 2 left, 3 right. Observations: ``goal``, float32 ``[3]`` (``Trip.compass``), and
-    ``depth`` (uint8 ``[1, H, W]``, 0 to 10 metres ahead) or ``rgb`` (uint8 ``[3, H, W]``).
+    """The vector environment of point-goal navigation.
 
-    Reward: the geodesic distance gained, less 0.01, and, on a stop within ``success_distance`` of the goal, 2.5 times
-    SPL. A stop terminates the episode, ``max_episode_steps`` truncates it. Its last ``info`` holds ``success``, ``spl``
-    and ``distance_to_goal``. Each episode is in another scene of the split.
+    Actions: 0 stop, 1 forward, 2 left, 3 right. Observations: ``goal``, float32 ``[3]`` (``Trip.compass``), and
+    ``depth`` (uint8 ``[1, H, W]``, 0 to 10 metres ahead) or ``rgb`` (uint8 ``[3, H, W]``). Reward: the decrease of the
+    geodesic distance, minus 0.01, and, on a stop within ``success_distance`` of the goal, 2.5 times SPL. A stop
+    terminates the episode, ``max_episode_steps`` truncates it. Its last ``info`` holds ``success``, ``spl`` and
+    ``distance_to_goal``. Each episode uses another scene of the split.
 
     split: ``train`` or ``validation``; scenes: how many of it are used; forward: metres; turn: degrees;
     success_distance: metres, geodesic; slide: along walls, instead of stopping at them; least: metres of the shortest
@@ -206,7 +208,7 @@ class PointGoal(VectorEnv[Any, Any, np.ndarray]):
         return self._observe(), reward, terminated, truncated, info
 
     def render(self) -> tuple[np.ndarray, ...] | None:
-        """Of each agent what it sees, beside a map of the scene with its way: uint8 ``[H, W, 3]``."""
+        """Return an image for each agent, uint8 ``[H, W, 3]``: its view beside a map of the scene with its path."""
         if self.render_mode is None:
             return None
         views = self._camera.views(self.trips)

@@ -1,7 +1,7 @@
-"""What an agent of point-goal navigation sees: depth, by casting one ray per column, or colours, by MiniWorld.
+"""Cameras of point-goal navigation: depth by casting one ray per column, or colours by MiniWorld.
 
-All walls are upright, the floor and the ceiling are level. So the wall's distance is the same in a whole column of a
-picture, the floor's or the ceiling's in a whole row, and the nearer of the two is what a pixel shows.
+All walls are vertical, floor and ceiling are horizontal. The distance of the wall is therefore the same in a whole
+column of a picture, that of the floor or ceiling in a whole row, and a pixel shows the nearer of the two.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from .pointgoal_geometry import wall_distances
 from .pointgoal_scene import Scene
 
 EYE, CEILING = 1.25, 2.5  # metres above the floor
-FIELD_OF_VIEW = math.radians(90)  # from the left edge of a picture to the right one
-MAX_DEPTH_METRES = 10.0  # metres: what a depth image calls 255
+FIELD_OF_VIEW = math.radians(90)  # horizontal
+MAX_DEPTH_METRES = 10.0  # depth shown as 255
 
 
 class Seen(Protocol):
-    """Where a camera is: in a world's scene, at (x, z), looking along ``heading`` (radians)."""
+    """The pose of a camera: in a world's scene, at (x, z), looking along ``heading`` (radians)."""
 
     x: float
     z: float
@@ -32,14 +32,14 @@ class Seen(Protocol):
 
 
 class Camera(Protocol):
-    """Pictures uint8 ``[E, C, H, W]`` of what E agents see."""
+    """Renders the views of E agents as uint8 ``[E, C, H, W]``."""
 
     def views(self, agents: Sequence[Seen]) -> np.ndarray: ...
     def close(self) -> None: ...
 
 
 class DepthCamera:
-    """Distance ahead (along the heading, as in a depth buffer), 0 to 10 metres as 0 to 255."""
+    """Renders the distance along the heading, as in a depth buffer: 0 to 10 metres as 0 to 255."""
 
     def __init__(self, height: int, width: int) -> None:
         across = math.tan(FIELD_OF_VIEW / 2)
@@ -47,10 +47,10 @@ class DepthCamera:
         up = across * height / width * (1 - (2 * np.arange(height) + 1) / height)
         with np.errstate(divide="ignore"):
             level = np.where(up > 0, (CEILING - EYE) / up, -EYE / np.minimum(up, 0))
-        self._level = np.minimum(level, MAX_DEPTH_METRES)  # [H], of the ceiling or the floor
+        self._level = np.minimum(level, MAX_DEPTH_METRES)  # [H], distance of the ceiling or the floor
 
     def depths(self, agent: Seen) -> np.ndarray:
-        """Metres, float64 ``[H, W]``, at most 10."""
+        """Return depths in metres, float64 ``[H, W]``, at most 10."""
         walls = np.empty(len(self._slopes))
         wall_distances(agent.x, agent.z, agent.heading, self._slopes, MAX_DEPTH_METRES, agent.scene.floor, walls)
         return np.minimum(self._level[:, None], walls)
@@ -62,11 +62,11 @@ class DepthCamera:
         return out
 
     def close(self) -> None:
-        """Nothing to do."""
+        """Do nothing, as there are no resources."""
 
 
 class RgbCamera:
-    """Colours, drawn by MiniWorld in the process that asks for the first picture."""
+    """Renders colours with MiniWorld, in the process that asks for the first picture."""
 
     def __init__(self, height: int, width: int) -> None:
         from . import pointgoal_miniworld

@@ -1,8 +1,8 @@
-"""Lines, walks and shortest paths in a union of rectangles, exact: depth images, motion and geodesic distances.
+"""Exact rays, walks and shortest paths in a union of rectangles, for depth images, motion and geodesic distances.
 
-A shortest path among straight walls bends only at corners that stick out into the free space: here, at the corners of
-doorways. So the distance to a goal is that of the straight line, where nothing is in the way, or else the smallest over
-the corners in sight of the way to the corner and on from there (a visibility graph).
+A shortest path among straight walls bends only at corners that protrude into the free space: here, at the corners of
+doorways. The distance to a goal is therefore that of the straight line if it is free, or else the smallest over the
+visible corners of the distance to the corner plus the corner's distance to the goal (a visibility graph).
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import numpy as np
 
 from shoal.jit import jit
 
-TOUCH = 1e-9  # metres: rectangles that share an edge are one
+TOUCH = 1e-9  # metres; rectangles whose edges are closer are connected
 
 
 @jit
 def reach(x: float, z: float, dx: float, dz: float, rectangles: np.ndarray, most: float) -> float:
-    """Return how many times (dx, dz) a straight line from (x, z) goes before it leaves the union of ``rectangles``
-    (float64 ``[N, 4]``: x0, x1, z0, z1), at most ``most``; 0 outside of them."""
+    """Return which multiple of (dx, dz), at most ``most``, a straight line from (x, z) reaches before it leaves the
+    union of ``rectangles`` (float64 ``[N, 4]``: x0, x1, z0, z1). 0 outside of them."""
     t = 0.0
     while t < most:
         best = t
@@ -48,7 +48,7 @@ def reach(x: float, z: float, dx: float, dz: float, rectangles: np.ndarray, most
 
 @jit
 def _settle(x: float, z: float, rectangles: np.ndarray) -> tuple[float, float]:
-    """The point, moved by less than rounding and ``TOUCH`` leave open into the rectangle that it touches."""
+    """Return the point, moved into the rectangle that it touches if it lies outside by rounding (``TOUCH``)."""
     for i in range(len(rectangles)):
         x0, x1, z0, z1 = rectangles[i, 0], rectangles[i, 1], rectangles[i, 2], rectangles[i, 3]
         if x0 - 2 * TOUCH <= x <= x1 + 2 * TOUCH and z0 - 2 * TOUCH <= z <= z1 + 2 * TOUCH:
@@ -58,8 +58,8 @@ def _settle(x: float, z: float, rectangles: np.ndarray) -> tuple[float, float]:
 
 @jit
 def walk(x: float, z: float, dx: float, dz: float, rectangles: np.ndarray, slide: bool) -> tuple[float, float]:
-    """Return where a step by (dx, dz) from (x, z) ends in the free space: at the first wall or, with ``slide``, after
-    going on along it by what is left of the step in its direction."""
+    """Return the end of a step by (dx, dz) from (x, z) in the free space: at the first wall or, with ``slide``, further
+    along the wall by the rest of the step's component in that direction."""
     t = reach(x, z, dx, dz, rectangles, 1.0)
     x, z = _settle(x + t * dx, z + t * dz, rectangles)
     if slide and t < 1.0:
@@ -74,10 +74,10 @@ def walk(x: float, z: float, dx: float, dz: float, rectangles: np.ndarray, slide
 def wall_distances(
     x: float, z: float, heading: float, slopes: np.ndarray, far: float, floor: np.ndarray, out: np.ndarray
 ) -> None:
-    """The distance of the wall in front, along the heading (not along the ray), for each column of a picture.
+    """Compute the distance of the wall along the heading (not along the ray), for each column of a picture.
 
-    heading: radians, 0 is towards +x, growing to the left (towards -z); slopes: float64 ``[W]``, how far a column's ray
-    goes to the right per metre ahead; out: float64 ``[W]``, at most ``far`` metres.
+    heading: radians, 0 is towards +x, increasing to the left (towards -z); slopes: float64 ``[W]``, how far a column's
+    ray goes to the right per metre ahead; out: float64 ``[W]``, at most ``far`` metres.
     """
     c, s = math.cos(heading), math.sin(heading)
     for i in range(len(slopes)):
@@ -86,7 +86,7 @@ def wall_distances(
 
 @jit
 def _link(points: np.ndarray, rectangles: np.ndarray, out: np.ndarray) -> None:
-    """Distances ``[V, V]`` of points that see each other, infinity elsewhere."""
+    """Fill ``out`` with the distances ``[V, V]`` of points that see each other, infinity elsewhere."""
     for i in range(len(points)):
         out[i, i] = 0.0
         for j in range(i):
@@ -97,8 +97,8 @@ def _link(points: np.ndarray, rectangles: np.ndarray, out: np.ndarray) -> None:
 
 @jit
 def _dijkstra(links: np.ndarray, length: np.ndarray, after: np.ndarray, done: np.ndarray) -> None:
-    """From first guesses of each corner's ``length`` to the goal to the true ones; ``after``: the next corner on the
-    way, -1 for the goal itself."""
+    """Compute the shortest ``length`` from each corner to the goal from initial estimates. after: the next corner on
+    the path, -1 for the goal itself."""
     for _ in range(len(length)):
         i = -1
         for j in range(len(length)):
@@ -113,7 +113,7 @@ def _dijkstra(links: np.ndarray, length: np.ndarray, after: np.ndarray, done: np
 
 @jit
 def _nearest(x: float, z: float, corners: np.ndarray, length: np.ndarray, rectangles: np.ndarray) -> int:
-    """The corner in sight over which the way is shortest; -1 if none is in sight."""
+    """Return the visible corner with the shortest path over it, or -1 if none is visible."""
     best, found = math.inf, -1
     for i in range(len(corners)):
         dx, dz = corners[i, 0] - x, corners[i, 1] - z
@@ -125,8 +125,8 @@ def _nearest(x: float, z: float, corners: np.ndarray, length: np.ndarray, rectan
 
 @dataclass(frozen=True, eq=False)
 class Goal:
-    """A place in the free space. length: float64 ``[V]``, metres from each corner to it; after: the next corner on that
-    way, -1 for the goal itself."""
+    """A goal in the free space. length: float64 ``[V]``, metres from each corner to it; after: the next corner on that
+    path, -1 for the goal itself."""
 
     x: float
     z: float
@@ -135,8 +135,8 @@ class Goal:
 
 
 class Paths:
-    """Shortest paths in the free space ``rectangles`` (float64 ``[N, 4]``), which bend at ``corners`` (float64
-    ``[V, 2]``)."""
+    """Shortest paths in the free space ``rectangles`` (float64 ``[N, 4]``), which bend at ``corners`` (float64 ``[V,
+    2]``)."""
 
     def __init__(self, rectangles: np.ndarray, corners: np.ndarray) -> None:
         self.rectangles, self.corners = rectangles, corners
@@ -144,14 +144,14 @@ class Paths:
         _link(corners, rectangles, self._links)
 
     def aim(self, x: float, z: float) -> Goal:
-        """Return what the other methods need to know of a goal at (x, z)."""
+        """Return the precomputed ``Goal`` at (x, z) for the other methods."""
         length = np.array([self._straight(float(cx), float(cz), x, z) for cx, cz in self.corners])
         after = np.full(len(self.corners), -1)
         _dijkstra(self._links, length, after, np.zeros(len(self.corners), np.bool_))
         return Goal(x, z, length, after)
 
     def distance(self, x: float, z: float, goal: Goal) -> float:
-        """Metres of the shortest path from (x, z) to the goal; infinity where there is none."""
+        """Return the length of the shortest path from (x, z) to the goal in metres; infinity if there is none."""
         straight = self._straight(x, z, goal.x, goal.z)
         if straight < math.inf:
             return straight
@@ -161,7 +161,7 @@ class Paths:
         return math.hypot(self.corners[i, 0] - x, self.corners[i, 1] - z) + float(goal.length[i])
 
     def path(self, x: float, z: float, goal: Goal) -> list[tuple[float, float]]:
-        """The points of the shortest path, from (x, z) to the goal."""
+        """Return the points of the shortest path from (x, z) to the goal."""
         points = [(x, z)]
         if self._straight(x, z, goal.x, goal.z) == math.inf:
             i = _nearest(x, z, self.corners, goal.length, self.rectangles)

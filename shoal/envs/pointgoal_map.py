@@ -1,4 +1,4 @@
-"""A picture of point-goal navigation for people: what the agent sees, beside a map of the scene with its way."""
+"""Images of point-goal navigation for people: the agent's view beside a map of the scene with its path."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from .pointgoal_scene import WALL, Scene
 
-SIDE = 320  # pixels of the picture's height
+SIDE = 320  # pixels of the image's height
 WALLS, FLOOR, SHORTEST, WALKED, GOAL, AGENT = (
     np.array(colour, np.uint8)
     for colour in ((40, 44, 52), (235, 235, 230), (150, 200, 150), (60, 110, 220), (40, 160, 60), (220, 60, 40))
@@ -20,8 +20,8 @@ Points = Sequence[tuple[float, float]]
 def picture(
     view: np.ndarray, scene: Scene, shortest: Points, walked: Points, goal: tuple[float, float], heading: float
 ) -> np.ndarray:
-    """view: uint8 ``[C, H, W]``; paths and goal: points (x, z) in metres; heading: radians. Returns uint8
-    ``[H, W, 3]``: the view on the left, the map on the right."""
+    """Return an image uint8 ``[H, W, 3]`` with the view on the left and the map on the right. view: uint8 ``[C, H,
+    W]``; paths and goal: points (x, z) in metres; heading: radians."""
     times = max(1, SIDE // view.shape[1])
     seen = np.broadcast_to(view.transpose(1, 2, 0), (*view.shape[1:], 3)).repeat(times, 0).repeat(times, 1)
     drawn = draw_map(scene, shortest, walked, goal, heading, seen.shape[0])
@@ -31,7 +31,7 @@ def picture(
 def draw_map(
     scene: Scene, shortest: Points, walked: Points, goal: tuple[float, float], heading: float, side: int
 ) -> np.ndarray:
-    """uint8 ``[side, side, 3]``: x to the right, z downwards; the agent is where ``walked`` ends."""
+    """Return a map, uint8 ``[side, side, 3]``: x to the right, z downwards. The agent is at the end of ``walked``."""
     out = np.empty((side, side, 3), np.uint8)
     out[:] = WALLS
     floor = scene.floor

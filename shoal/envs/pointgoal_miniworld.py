@@ -1,7 +1,7 @@
-"""Scenes of point-goal navigation in colour: MiniWorld's rooms, textures and light, drawn without a display (EGL).
+"""Colour images of point-goal scenes: MiniWorld's rooms, textures and light, rendered without a display (EGL).
 
-Chevalier-Boisvert et al. 2023, "Minigrid & Miniworld". MiniWorld draws each vertex by a call from Python and every
-picture with many samples a pixel; here a scene's arrays go to OpenGL once, and a picture has one sample a pixel.
+Chevalier-Boisvert et al. 2023, "Minigrid & Miniworld". MiniWorld draws each vertex by a call from Python and takes many
+samples per pixel. Here a scene's arrays are passed to OpenGL once, and there is one sample per pixel.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from shoal.extras import pip_install
 from .pointgoal_scene import Scene
 
 LIBRARIES = ("EGL", "GL", "GLU")
-WALLS = ("brick_wall", "wood_planks", "marble", "stucco")  # pointgoal_scene.NUM_WALL_TEXTURES of them
-KEPT = 256  # scenes that OpenGL keeps
-NEAR, MOST = 0.04, 100.0  # metres
+WALLS = ("brick_wall", "wood_planks", "marble", "stucco")  # as many as pointgoal_scene.NUM_WALL_TEXTURES
+KEPT = 256  # scenes kept in OpenGL's memory
+NEAR, MOST = 0.04, 100.0  # metres: nearest and farthest visible distance
 
 
 def check() -> None:
-    """UsageError unless MiniWorld and OpenGL are there; neither is loaded."""
+    """Raise UsageError unless MiniWorld and OpenGL are installed. Loads neither."""
     if importlib.util.find_spec("miniworld") is None:
         raise UsageError(f"pointgoal in colour needs miniworld: {pip_install('pointgoal')}")
     missing = [name for name in LIBRARIES if ctypes.util.find_library(name) is None]
@@ -39,7 +39,7 @@ def check() -> None:
 
 
 class Renderer:
-    """Draws scenes into pictures of ``height`` x ``width`` pixels, for any number of agents.
+    """Renders scenes into pictures of ``height`` x ``width`` pixels, for any number of agents.
 
     eye, ceiling: metres above the floor; field: radians from the left to the right edge.
     """
@@ -47,18 +47,18 @@ class Renderer:
     def __init__(self, height: int, width: int, eye: float, ceiling: float, field: float) -> None:
         os.environ.setdefault(
             "LP_NUM_THREADS", "0"
-        )  # Mesa's software renderer: in this thread, as actors have one core
+        )  # Mesa's software renderer uses this thread only, as actors have one core
         import pyglet
 
-        pyglet.options["headless"] = True  # before anything else of it is imported
-        pyglet.options["debug_gl"] = False  # no question for errors after each call
+        pyglet.options["headless"] = True  # must be set before anything else of pyglet is imported
+        pyglet.options["debug_gl"] = False  # skips an error check after each call
         try:
             from miniworld.miniworld import Room
             from miniworld.opengl import Texture
             from pyglet import gl
 
             self._window = pyglet.window.Window(width=1, height=1, visible=False)
-        except Exception as error:  # whatever the driver's layers raise
+        except Exception as error:  # the driver may raise anything
             raise EnvironmentFailed(
                 f"pointgoal cannot draw without a display: {type(error).__name__}: {error}"
             ) from error
@@ -70,7 +70,7 @@ class Renderer:
         self._projection = _perspective(field, height / width)
 
     def view(self, scene: Scene, x: float, z: float, heading: float) -> np.ndarray:
-        """uint8 ``[3, H, W]``: what is seen from (x, z) along ``heading``."""
+        """Return the view from (x, z) along ``heading``, uint8 ``[3, H, W]``."""
         gl = self._gl
         self._window.switch_to()
         gl.glBindFramebuffer(gl.GL_FRAMEBUFFER, self._frame)
@@ -84,17 +84,17 @@ class Renderer:
         gl.glCallList(drawn)
         height, width = self._size
         gl.glReadPixels(0, 0, width, height, gl.GL_RGB, gl.GL_UNSIGNED_BYTE, self._pixels.ctypes.data)
-        return np.array(self._pixels[::-1].transpose(2, 0, 1))  # OpenGL's first row is the lowest
+        return np.array(self._pixels[::-1].transpose(2, 0, 1))  # OpenGL's first row is the bottom
 
     def close(self) -> None:
-        """Give back what OpenGL holds."""
+        """Release OpenGL's resources."""
         for number, _ in self._lists.values():
             self._gl.glDeleteLists(number, 1)
         self._lists.clear()
         self._window.close()
 
     def _target(self) -> None:
-        """A frame of one sample a pixel, colours of 8 bits and a depth of 24."""
+        """Create a framebuffer with one sample per pixel, 8-bit colours and 24-bit depth."""
         gl = self._gl
         height, width = self._size
         self._frame = gl.GLuint()
@@ -116,7 +116,7 @@ class Renderer:
             gl.glEnable(switch)
 
     def _drawn(self, scene: Scene) -> int:
-        """The number of the display list that draws a scene."""
+        """Return the number of the display list that draws a scene."""
         if id(scene) in self._lists:
             self._lists.move_to_end(id(scene))
             return self._lists[id(scene)][0]
@@ -128,11 +128,11 @@ class Renderer:
         return number
 
     def _rooms(self, scene: Scene) -> list[Any]:
-        """MiniWorld's rooms: those of the scene, with its doorways as openings and as rooms of their own."""
+        """Return MiniWorld's rooms: those of the scene, with its doorways as openings and as rooms of their own."""
         rooms = []
         looks = [*scene.looks.tolist(), *(scene.looks[a] for a, _ in scene.links)]
         for (x0, x1, z0, z1), look in zip(scene.floor.tolist(), looks, strict=True):
-            outline = np.array([[x1, z1], [x1, z0], [x0, z0], [x0, z1]])  # its walls: east, north, west, south
+            outline = np.array([[x1, z1], [x1, z0], [x0, z0], [x0, z1]])  # walls in the order east, north, west, south
             rooms.append(self._room(outline, self._ceiling, wall_tex=WALLS[look]))
         for i, ((a, b), (x0, x1, z0, z1)) in enumerate(zip(scene.links, scene.doors.tolist(), strict=True)):
             span = dict(min_z=z0, max_z=z1) if scene.along_x[i] else dict(min_x=x0, max_x=x1)
@@ -163,7 +163,7 @@ class Renderer:
         gl.glEndList()
 
     def _quads(self, texture: Any, vertices: np.ndarray, normals: np.ndarray, places: np.ndarray) -> None:
-        """Add quads to the list: arrays ``[N, 3]``, ``[N, 3]`` and ``[N, 2]``, read at once."""
+        """Add quads to the list: arrays ``[N, 3]``, ``[N, 3]`` and ``[N, 2]``, which are read at once."""
         gl = self._gl
         arrays = [np.ascontiguousarray(a, np.float32) for a in (vertices, normals, places)]
         states = (gl.GL_VERTEX_ARRAY, gl.GL_NORMAL_ARRAY, gl.GL_TEXTURE_COORD_ARRAY)
@@ -179,12 +179,12 @@ class Renderer:
 
 
 def _columns(matrix: list[list[float]]) -> Any:
-    """A 4x4 matrix as OpenGL takes it."""
+    """Return a 4x4 matrix in OpenGL's column-major order."""
     return (ctypes.c_float * 16)(*(matrix[row][column] for column in range(4) for row in range(4)))
 
 
 def _perspective(field: float, aspect: float) -> Any:
-    """``field``: radians from left to right; ``aspect``: height by width."""
+    """Return the projection matrix. field: radians from left to right; aspect: height divided by width."""
     near = 1 / math.tan(field / 2)
     depth = NEAR - MOST
     return _columns(
@@ -198,6 +198,6 @@ def _perspective(field: float, aspect: float) -> Any:
 
 
 def _looking(x: float, y: float, z: float, heading: float) -> Any:
-    """The view from (x, y, z): right is (sin, 0, cos) of the heading, ahead is (cos, 0, -sin)."""
+    """Return the view matrix from (x, y, z): right is (sin, 0, cos) of the heading, ahead is (cos, 0, -sin)."""
     c, s = math.cos(heading), math.sin(heading)
     return _columns([[s, 0, c, -s * x - c * z], [0, 1, 0, -y], [-c, 0, s, c * x - s * z], [0, 0, 0, 1]])

@@ -1,8 +1,8 @@
-"""Scenes of point-goal navigation: rectangular rooms joined by doors, drawn from a seed. Lengths are metres.
+"""Scenes of point-goal navigation: rectangular rooms joined by doors, drawn from a seed. Lengths are in metres.
 
-A scene is a union of rectangles ``(x0, x1, z0, z1)``, its floor: rooms, and doorways through the walls between them. An
-agent that is a square of half side ``radius`` can be wherever its centre lies in the union of the rooms shrunk by
-``radius`` and the doorways shrunk by it across and lengthened by it along (``Scene.free``).
+The floor of a scene is a union of rectangles ``(x0, x1, z0, z1)``: rooms, and doorways through the walls between them.
+The centre of a square agent of half side ``radius`` can be anywhere in the union of the rooms shrunk by ``radius`` and
+the doorways shrunk by it across and lengthened by it along (``Scene.free``).
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from typing import Literal
 
 import numpy as np
 
-WALL = 0.25  # thickness
+WALL = 0.25  # thickness of walls
 RADIUS = 0.2  # half the side of the agent
 STEP = 1 / 16  # every length is a multiple, so that edges meet exactly
-NUM_WALL_TEXTURES = 4  # kinds of walls
+NUM_WALL_TEXTURES = 4  # kinds of wall texture
 SPLITS = ("train", "validation")
 Split = Literal["train", "validation"]
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Rooms in a grid. rows, columns: the fewest and the most; side: the shortest and the longest side of a room;
-    door: width of a doorway, 0 for as wide as the room; loops: probability of each door that no room depends on."""
+    """Rooms in a grid. rows, columns: the smallest and largest number; side: the shortest and longest side of a room;
+    door: width of a doorway, 0 for as wide as the room; loops: probability of each door that connects no new room."""
 
     rows: tuple[int, int]
     columns: tuple[int, int]
@@ -41,9 +41,9 @@ LAYOUTS = {
 
 @dataclass(frozen=True, eq=False)
 class Scene:
-    """rooms: float64 ``[N, 4]``; doors: float64 ``[D, 4]``, in the order of ``links``, the pairs of rooms (left and
-    right, or upper and lower) that they join; along_x: bool ``[D]``, whether one walks through a door along x; looks:
-    int64 ``[N]``, which of ``NUM_WALL_TEXTURES`` walls each room has."""
+    """A scene. rooms: float64 ``[N, 4]``; doors: float64 ``[D, 4]``, in the order of ``links``, the pairs of rooms
+    (left and right, or upper and lower) that they join; along_x: bool ``[D]``, whether the passage is along x; looks:
+    int64 ``[N]``, which of ``NUM_WALL_TEXTURES`` textures each room has."""
 
     rooms: np.ndarray
     doors: np.ndarray
@@ -53,7 +53,7 @@ class Scene:
 
     @property
     def floor(self) -> np.ndarray:
-        """Every rectangle that is not wall, float64 ``[N + D, 4]``."""
+        """Return every rectangle of floor, float64 ``[N + D, 4]``."""
         return np.concatenate([self.rooms, self.doors])
 
     def free(self, radius: float) -> np.ndarray:
@@ -65,14 +65,14 @@ class Scene:
 
 
 def make_scene(layout: Layout, split: Split, index: int) -> Scene:
-    """Scene ``index`` of a split: the same in every process, and in no other split."""
+    """Return scene ``index`` of a split. It is the same in every process, and in no other split."""
     rng = np.random.default_rng([SPLITS.index(split), index])
     rows, columns = (int(rng.integers(low, high + 1)) for low, high in (layout.rows, layout.columns))
     xs, zs = _spans(rng, columns, layout.side), _spans(rng, rows, layout.side)
     rooms = np.array([[*x, *z] for z in zs for x in xs])
     doors, links, along = [], [], []
     for a, b in _joined(rng, rows, columns, layout.loops):
-        right = b == a + 1  # of a; otherwise below it
+        right = b == a + 1  # room b is to the right of a; otherwise below it
         low, high = (rooms[a, 2], rooms[a, 3]) if right else (rooms[a, 0], rooms[a, 1])
         low, high = _opening(rng, low, high, layout.door)
         doors.append([rooms[a, 1], rooms[b, 0], low, high] if right else [low, high, rooms[a, 3], rooms[b, 2]])
@@ -83,7 +83,7 @@ def make_scene(layout: Layout, split: Split, index: int) -> Scene:
 
 
 def _spans(rng: np.random.Generator, count: int, side: tuple[float, float]) -> list[tuple[float, float]]:
-    """``count`` intervals of random lengths with a wall between two of them."""
+    """Return ``count`` intervals of random lengths, with a wall between each two."""
     out, at = [], 0.0
     for _ in range(count):
         length = STEP * int(rng.integers(round(side[0] / STEP), round(side[1] / STEP) + 1))
@@ -100,7 +100,8 @@ def _opening(rng: np.random.Generator, low: float, high: float, width: float) ->
 
 
 def _joined(rng: np.random.Generator, rows: int, columns: int, loops: float) -> list[tuple[int, int]]:
-    """Return which neighbours of a grid have a door: a random spanning tree (Kruskal), and some of the other pairs."""
+    """Return the pairs of neighbours in a grid that have a door: a random spanning tree (Kruskal), and some of the
+    other pairs."""
     pairs = [(r * columns + c, r * columns + c + 1) for r in range(rows) for c in range(columns - 1)]
     pairs += [(r * columns + c, (r + 1) * columns + c) for r in range(rows - 1) for c in range(columns)]
     group = list(range(rows * columns))

@@ -1,8 +1,8 @@
-"""EnvPool, where it is installed: ids that Gymnasium has too, with the same spaces, and ids that only EnvPool has.
+"""EnvPool, if it is installed: ids that Gymnasium has too, with the same spaces, and ids that only EnvPool has.
 
-Checked against EnvPool 1.2 (sail-sg/envpool#194 asked what happens at an episode's end): it is NEXT_STEP. The row
-that ends an episode holds the true last observation; the next one ignores its action, returns the first observation
-and reward 0. It seeds its environments only when it is built, so ``reset`` with another seed builds it again.
+Checked against EnvPool 1.2 (sail-sg/envpool#194 asks about the end of episodes): it uses NEXT_STEP. The row that ends
+an episode holds the final observation; the next one ignores its action and returns the first observation and reward 0.
+EnvPool seeds its environments only when it is built, so ``reset`` with another seed builds it again.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def installed() -> bool:
 
 
 def names() -> frozenset[str]:
-    """The ids EnvPool has; none where it is not installed."""
+    """Return the ids of EnvPool, none if it is not installed."""
     if not installed():
         return frozenset()
     import envpool
@@ -39,8 +39,8 @@ def names() -> frozenset[str]:
 
 
 def same_spaces(env: str, single: Callable[[], Env], options: EnvOptions) -> bool:
-    """Return whether EnvPool's ``env`` has the observations and actions of Gymnasium's, or Gymnasium's cannot be made
-    for want of a package; EnvPool gives no action masks."""
+    """Return True if EnvPool's ``env`` has the observations and actions of Gymnasium's, or if Gymnasium's cannot be
+    made because a package is missing. EnvPool gives no action masks."""
     try:
         theirs = EnvPoolEnv(env, 1, options)
     except UsageError:
@@ -65,12 +65,12 @@ def same_spaces(env: str, single: Callable[[], Env], options: EnvOptions) -> boo
 
 
 def make(env: str, num: int, options: EnvOptions) -> Vector:
-    """``num`` environments, as a Gymnasium vector environment."""
+    """Return ``num`` environments as a Gymnasium vector environment."""
     return cast(Vector, EnvPoolEnv(env, num, options))
 
 
 class EnvPoolEnv:
-    """EnvPool on one thread, as a Gymnasium vector environment; built at ``reset``."""
+    """EnvPool on one thread as a Gymnasium vector environment. It is built at ``reset``."""
 
     def __init__(self, env: str, num: int, options: EnvOptions):
         import envpool
@@ -86,7 +86,7 @@ class EnvPoolEnv:
                 warnings.simplefilter("ignore")
                 spec = envpool.make_spec(env, **self._kwargs)
                 space = spec.gymnasium_observation_space
-                if isinstance(space, gs.Dict) and "mission" in space.spaces:  # MiniGrid's text, as bytes
+                if isinstance(space, gs.Dict) and "mission" in space.spaces:  # MiniGrid's text as bytes
                     space = gs.Dict({key: sub for key, sub in space.spaces.items() if key != "mission"})
                 self.single_observation_space = space
                 self.single_action_space = spec.gymnasium_action_space
@@ -102,7 +102,7 @@ class EnvPoolEnv:
             self._pool = envpool.make_gymnasium(
                 self._id, num_envs=self.num_envs, seed=sub_seeds(seed, self.num_envs), **self._kwargs
             )
-            return cast(tuple[Nested, Info], self._pool.reset())  # which is also when it makes its spaces
+            return cast(tuple[Nested, Info], self._pool.reset())  # which also creates its spaces
 
     def step(self, action: np.ndarray) -> tuple[Nested, np.ndarray, np.ndarray, np.ndarray, Info]:
         step: tuple[Nested, np.ndarray, np.ndarray, np.ndarray, Info] = self._pool.step(action)

@@ -1,4 +1,4 @@
-"""Ids that are registered with Gymnasium in this process, for processes that did not run what registered them."""
+"""Transfer of Gymnasium registrations to processes that did not run the code that registered them."""
 
 from __future__ import annotations
 
@@ -18,17 +18,18 @@ from gymnasium.envs.registration import EnvSpec
 
 from shoal.types import Values
 
-from .given import Given
+from .from_callable import CallableEnv
 
-MAIN = "_shoal_main"  # module of other processes that holds what a registration names in the program's ``__main__``
-_HERE = secrets.token_hex(8)  # this process and those that are forked from it, which have the same registry
+# module in other processes with the objects that registrations refer to in the program's ``__main__``
+MAIN = "_shoal_main"
+_HERE = secrets.token_hex(8)  # identifies this process and its forks, which share the registry
 
 
 @dataclass(frozen=True)
 class Registration:
-    """Entries of Gymnasium's registry, each pickled by itself: a module that another process cannot import keeps none
-    but its own from it. ``objects``: what their strings name in the script that runs, by name; every process has a
-    script of its own. ``asked``: the id that must be known there, if it is one."""
+    """Entries of Gymnasium's registry, pickled one by one, so that a module which another process cannot import affects
+    only its own entries. objects: objects of the running script that entries refer to, by name, because every process
+    has its own ``__main__``. asked: the id that must be registered there, if any."""
 
     entries: tuple[bytes, ...]
     objects: Values
@@ -36,23 +37,24 @@ class Registration:
     process: str = _HERE
 
     def enter(self) -> None:
-        """Make the entries known in this process; it has them already where the registration was taken."""
+        """Register the entries in this process, unless they were taken from it."""
         if self.process == _HERE:
             return
         if self.objects:
             vars(sys.modules.setdefault(MAIN, types.ModuleType(MAIN))).update(self.objects)
-        # by packages that register when they are imported
+        # packages that register on import
         warnings.filterwarnings("ignore", ".*Overriding environment")
         for pickled in self.entries:
-            with contextlib.suppress(*() if self.asked else (Exception,)):  # whatever importing its module raises
+            with contextlib.suppress(*() if self.asked else (Exception,)):  # importing its module may raise anything
                 entry = pickle.loads(pickled)
                 gym.registry[entry.id] = entry
 
 
 def registration(env: str) -> Registration | None:
-    """The entry of ``env``, an id or ``module:id``, for another process to ``enter``; None if none is known by now. Of
-    a function or a class, which may make others by their ids: every entry that Gymnasium itself has not."""
-    id = "" if isinstance(env, Given) else env.rpartition(":")[2]
+    """Return the entry of ``env``, an id or ``module:id``, for ``enter`` in another process, or None if it is not
+    registered. For a function or class, which may make other environments by their ids, return every entry that is not
+    Gymnasium's own."""
+    id = "" if isinstance(env, CallableEnv) else env.rpartition(":")[2]
     if not id:
         entries = [e for e in gym.registry.values() if not str(e.entry_point).startswith("gymnasium.")]
     else:
@@ -63,10 +65,10 @@ def registration(env: str) -> Registration | None:
 
 
 def _pickled(entry: EnvSpec, asked: str) -> bytes:
-    """``entry`` for another process; "" where it cannot travel, unless it is ``asked`` for."""
+    """Return ``entry`` pickled for another process, or "" if that fails, unless it is the ``asked`` one."""
     try:
         data: bytes = cloudpickle.dumps(entry)
-    except Exception:  # whatever an object of the user's raises
+    except Exception:  # a user's object may raise anything
         if asked:
             raise
         return b""
@@ -74,7 +76,8 @@ def _pickled(entry: EnvSpec, asked: str) -> bytes:
 
 
 def _sent(entry: EnvSpec, objects: Values) -> EnvSpec:
-    """A copy of ``entry`` for another process; what it names of the script that runs is added to ``objects``."""
+    """Return a copy of ``entry`` for another process. Objects of the running script that it refers to are added to
+    ``objects``."""
     sent = copy.copy(entry)
     sent.entry_point = _movable(entry.entry_point, objects)
     sent.vector_entry_point = _movable(entry.vector_entry_point, objects)
@@ -85,13 +88,13 @@ def _sent(entry: EnvSpec, objects: Values) -> EnvSpec:
 
 
 def _movable(entry_point: Any, objects: Values) -> Any:
-    """``entry_point``, or where it is a name in the script that runs, one in ``MAIN``; what it names is added to
-    ``objects``."""
+    """Return ``entry_point``. If it is a name in the running script, return a name in ``MAIN`` instead and add its
+    object to ``objects``."""
     if not isinstance(entry_point, str) or not entry_point.startswith("__main__:"):
         return entry_point
     name = entry_point.partition(":")[2]
     found = getattr(sys.modules["__main__"], name, None)
     if found is None:
-        return entry_point  # making it says what is wrong
+        return entry_point  # making the environment reports the error
     objects[name] = found
     return f"{MAIN}:{name}"

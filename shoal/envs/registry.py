@@ -1,4 +1,4 @@
-"""From the name of an environment to what builds it: names, suggestions, user factories, choice of backend."""
+"""Resolution of environment names: known names, suggestions, user factories, and the choice of a back end."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from shoal.words import counted
 from . import many_agents, pool, toy, wrappers
 from .advice import constructing, no_env, offered
 from .device_cartpole import ON_DEVICE
-from .given import Given, require_again
+from .from_callable import CallableEnv, require_again
 from .installed import import_package, saying
 from .options import Backend, EnvOptions
 from .own_device import OwnDeviceEnvs, on_any_device
@@ -30,17 +30,17 @@ from .through_numpy import ThroughNumPy
 from .types import Env, Vector
 from .unknown import did_you_mean, ids_of, of_old_gym, suggestion
 
-# packages that register environments, by how the ids look
+# packages that register environments, by patterns of ids
 PACKAGES = {
     "ale_py": ("ALE/", "NoFrameskip-v4"), "minigrid": ("MiniGrid-", "BabyAI-"), "minatar": ("MinAtar/",),
 }  # fmt: skip
-MAX_ONE_BY_ONE_ENVS = 3  # environments of one process that Gymnasium's vectorised versions step slower than one by one
+MAX_ONE_BY_ONE_ENVS = 3  # up to this number, Gymnasium's vectorised versions are slower than stepping one by one
 BUILT_IN: dict[str, Callable[..., Vector]] = {
     **{f"toy:{name}": factory for name, factory in toy.TOYS.items()},
     "shoal/CartPoleNoVelocity-v1": wrappers.CartPoleNoVelocity,
     **{name: functools.partial(ThroughNumPy, make) for name, make in ON_DEVICE.items()},
 }
-OWN = ("toy:", "pointgoal:", "device:")  # how names of Shoal's own begin
+OWN = ("toy:", "pointgoal:", "device:")  # prefixes of Shoal's own names
 POINTGOAL = {  # name -> (sensor, layout)
     f"pointgoal:{sensor}{suffix}": (sensor, suffix[1:] or "rooms")
     for sensor in ("depth", "rgb", "blind")
@@ -49,12 +49,12 @@ POINTGOAL = {  # name -> (sensor, layout)
 
 
 def held_out(env: str) -> Values:
-    """Arguments of the constructor with which an environment plays what it keeps for evaluations; most keep nothing."""
+    """Return constructor arguments with which an environment uses what is reserved for evaluations; {} for most."""
     return {"split": "validation"} if env in POINTGOAL else {}
 
 
 def _point_goal(sensor: str, layout: str, num_envs: int, **given: Any) -> Any:
-    from .pointgoal import PointGoal  # and with it numba
+    from .pointgoal import PointGoal  # imports numba
 
     return PointGoal(num_envs, sensor, layout, **given)
 
@@ -64,8 +64,8 @@ BUILT_IN |= {name: functools.partial(_point_goal, sensor, layout) for name, (sen
 
 @dataclass(frozen=True)
 class Found:
-    """How an environment is stepped. ``vector`` builds all of them from (num), ``single`` one of them; ``few`` one of
-    up to ``MAX_ONE_BY_ONE_ENVS``, which are then stepped one by one in place of ``vector``."""
+    """How an environment is built and stepped. vector: builds all of them from their number; single: builds one; few:
+    builds one of up to ``MAX_ONE_BY_ONE_ENVS``, which are then stepped one by one in place of ``vector``."""
 
     id: str
     backend: Backend
@@ -73,13 +73,13 @@ class Found:
     single: Callable[[], Env] | None = None
     vector: Callable[[int], Vector] | None = None
     few: Callable[[], Env] | None = None
-    game: str = ""  # Atari: the ROM
+    game: str = ""  # for Atari: the ROM
     kwargs: Values = field(default_factory=dict)
 
 
 def foreign(env: str, options: EnvOptions) -> bool:
-    """Return whether its constructor is somebody else's code: not Shoal's, ALE's or Gymnasium's own. Makes nothing;
-    UsageError for a name that there is not."""
+    """Return True if the environment's constructor is a stranger's code: not Shoal's, ALE's or Gymnasium's own. Makes
+    nothing. Raises UsageError for an unknown name."""
     require_again(env)
     if env in BUILT_IN or env.startswith(OWN) or is_atari(env):
         return False
@@ -90,14 +90,14 @@ def foreign(env: str, options: EnvOptions) -> bool:
 
 
 def is_factory(env: str) -> bool:
-    """Return whether an environment is made by code of the user's: a function or class, by itself or as
+    """Return True if an environment is made by the user's code: a function or class, as an object or as
     ``module:name``."""
-    return isinstance(env, Given) or (":" in env and env not in BUILT_IN and not env.startswith(OWN))
+    return isinstance(env, CallableEnv) or (":" in env and env not in BUILT_IN and not env.startswith(OWN))
 
 
 def find(env: str, options: EnvOptions) -> Found:
     require_again(env)
-    if isinstance(env, Given):
+    if isinstance(env, CallableEnv):
         return _factory(env, env.factory, options)
     if env in BUILT_IN:
         make_own = BUILT_IN[env]
@@ -139,7 +139,7 @@ def find(env: str, options: EnvOptions) -> Found:
 
 
 def _spelled(env: str) -> str:
-    """Return the id by which what is installed here has an environment that another package calls ``env``."""
+    """Return the id under which an installed package has an environment that another package calls ``env``."""
     if env in gym.registry:
         return env
     pooled = envpool_id(env)
@@ -200,7 +200,7 @@ def _has_vector(registered: EnvSpec) -> bool:
 
 
 def time_limit(options: EnvOptions, own: int | None) -> int | None:
-    """The time limit that an environment is to get, whose own is ``own`` (None: it has none); None: it stays."""
+    """Return the time limit to set on an environment with its ``own`` limit (None: none), or None to leave it."""
     bound = options.episode_bound if own is None and options.episode_bound else None
     return options.max_episode_steps or bound
 
@@ -222,7 +222,7 @@ def _make_one(env: str, options: EnvOptions) -> Env:
 
 
 def _registered(env: str, options: EnvOptions) -> EnvSpec | None:
-    """Gymnasium's entry, after importing what registers it; None if there is none but EnvPool has one."""
+    """Return Gymnasium's entry, after importing the package that registers it, or None if only EnvPool has one."""
     missing = ""
     for package, marks in PACKAGES.items():
         if env.startswith(marks) or env.endswith(marks):
@@ -232,7 +232,7 @@ def _registered(env: str, options: EnvOptions) -> EnvSpec | None:
     if options.backend in ("auto", "envpool") and env in pool.names():
         return None
     if missing:
-        # what Shoal itself needs has no extra
+        # Shoal's own requirements have no extra
         install = "pip install ale-py" if missing == "ale_py" else pip_install(missing)
         raise UsageError(f"environment {env!r} needs {missing}: {install}")
     with saying(f"{env!r} is being looked for among the installed packages"):
@@ -240,7 +240,7 @@ def _registered(env: str, options: EnvOptions) -> EnvSpec | None:
 
 
 def _among_packages(env: str) -> EnvSpec:
-    """Gymnasium's entry after all of ``PACKAGES`` are imported. UsageError for one that there is not then."""
+    """Return Gymnasium's entry after importing all of ``PACKAGES``. Raises UsageError if there is none."""
     for package in PACKAGES:
         import_package(package)
     if env in gym.registry:
@@ -264,8 +264,8 @@ def _among_packages(env: str) -> EnvSpec:
 
 
 def _current(env: str) -> EnvSpec:
-    """Gymnasium's entry. UsageError for an old name of an Atari game whose emulator skips frames by itself, or shows
-    its memory."""
+    """Return Gymnasium's entry. Raises UsageError for an old name of an Atari game whose emulator skips frames by
+    itself, or shows its memory."""
     found = gym.registry[env]
     if not str(found.entry_point).startswith("ale_py") or is_atari(env):
         return found
@@ -279,7 +279,7 @@ def _current(env: str) -> EnvSpec:
 
 @functools.cache
 def _register(register: Callable[[], object]) -> list[str]:
-    """Let a package that does not register its environments when it is imported register them, once; returns which."""
+    """Call the function that registers a package's environments, once, and return the new ids."""
     before = {*gym.registry}
     register()
     return [name for name in gym.registry if name not in before]
@@ -288,12 +288,13 @@ def _register(register: Callable[[], object]) -> list[str]:
 def _parameters(factory: Callable[..., Any]) -> list[str]:
     try:
         return list(inspect.signature(factory).parameters)
-    except ValueError:  # of code that is not Python
+    except ValueError:  # not written in Python
         return []
 
 
 def _vector(env: str, made: Any, num: int) -> Vector:
-    """Call a factory and return what it made. UsageError unless it is a vector of ``num`` environments."""
+    """Call a factory and return its vector environment. Raises UsageError unless it is a vector of ``num``
+    environments."""
     lacking = [
         name for name in ("single_observation_space", "single_action_space")
         if not isinstance(getattr(made, name, None), gym.spaces.Space)

@@ -1,4 +1,4 @@
-"""Gymnasium spaces as Shoal's flat observations and three kinds of action, and arrays from one to the other."""
+"""Conversion between Gymnasium spaces and Shoal's flat observations and actions."""
 
 from __future__ import annotations
 
@@ -17,23 +17,27 @@ from .types import Nested, Space
 
 Path = tuple[str | int, ...]
 Convert = Callable[[Nested], np.ndarray]
-Leaf = tuple[str, Path, Observation, Convert]  # flat name, path in the nested batch, what it is
+Leaf = tuple[str, Path, Observation, Convert]  # flat name, path in the nested batch, spec, conversion
 CHANNELS = (1, 3, 4)
-LARGE = 36  # pixels: what is as high and wide is a picture whatever its bounds; the smallest for published networks
+LARGE = 36  # pixels: anything at least as high and wide is an image; the smallest for published networks
 LARGEST = float(np.finfo(np.float32).max)
 NOT_FINITE = "not finite, or too large for float32"
-BYTE = 255  # integers of up to this size are scaled to at most 1
+BYTE = 255  # integers up to this size are scaled to at most 1
 
 
 class ObservationCodec:
-    """Flattens a batch of a space's observations. Images become uint8 ``[C, H, W]`` (``[H, W, C]`` is turned when
-    only its last axis can be channels, ``[H, W]`` gains an axis, stacks ``[S, H, W, C]`` and ``[S, C, H, W]`` are
-    merged), integers int64 ``one_hot``, everything else float32 of its own shape, for integers in a Box of up to a byte
-    divided by the largest magnitude that its bounds allow. A picture is a Box of uint8 with 2 to 4 dimensions which
-    spans 0 to 255 or is at least 36 pixels high and wide (values of other bounds are spread over 0 to 255); a smaller
-    one of other bounds is a board, whose numbers go to the MLP. ``symbolic`` names leaves whose small
-    integers are codes rather than intensities, with the number of codes along the last axis. mask: what the leaf
-    ``MASK`` is."""
+    """Flattens a batch of a space's observations.
+
+    Images become uint8 ``[C, H, W]`` (``[H, W, C]`` is transposed if only its last axis can be channels, ``[H, W]``
+    gains an axis, stacks ``[S, H, W, C]`` and ``[S, C, H, W]`` are merged), integers int64 ``one_hot``, everything else
+    float32 of its own shape; integers in a Box of up to a byte are divided by the largest magnitude that its bounds
+    allow. An image is a Box of uint8 with 2 to 4 dimensions that spans 0 to 255 or is at least 36 pixels high and wide
+    (other bounds are spread over 0 to 255). A smaller one with other bounds is a board, whose numbers are passed to the
+    MLP.
+
+    symbolic: leaves whose small integers are codes rather than intensities, with the number of codes along the last
+    axis. mask: the spec of the leaf ``MASK``.
+    """
 
     def __init__(
         self, space: Space, env: str, symbolic: dict[str, tuple[int, ...]] | None = None,
@@ -42,7 +46,7 @@ class ObservationCodec:
         self._leaves = list(_leaves(space, "obs", (), env, symbolic or {}))
         if mask is not None:
             self._leaves = [(n, p, mask, _mask) if n == MASK else (n, p, o, c) for n, p, o, c in self._leaves]
-        else:  # one of this name is none: an observation like any other
+        else:  # any other observation of this name is no mask
             self._leaves = [(f"{n}_" if n == MASK else n, p, o, c) for n, p, o, c in self._leaves]
         names = [name for name, *_ in self._leaves]
         if twice := [name for name in names if names.count(name) > 1]:
@@ -117,7 +121,7 @@ def _leaf(space: Space, name: str, env: str, symbolic: dict[str, tuple[int, ...]
 
 
 def float32(values: ArrayLike) -> np.ndarray:
-    """Return ``values`` as float32; what is too large for it becomes infinite without a warning."""
+    """Return ``values`` as float32. Values that are too large become infinite without a warning."""
     array = np.asarray(values)
     if array.dtype == np.float32:
         return array
@@ -132,8 +136,8 @@ def finite(array: np.ndarray) -> np.ndarray:
 
 
 def integer_scale(space: gs.Box) -> np.ndarray | None:
-    """Return what the numbers of a Box of integers are divided by, float32 of its shape: the largest magnitude within
-    the bounds. None if that changes nothing, or numbers may be larger than ``BYTE``."""
+    """Return the divisor of the numbers of a Box of integers, float32 of its shape: the largest magnitude within the
+    bounds. None if it would change nothing, or if numbers may be larger than ``BYTE``."""
     if not np.issubdtype(space.dtype, np.integer):
         return None
     largest = np.maximum(abs(space.low.astype(np.float64)), abs(space.high.astype(np.float64)))
@@ -143,14 +147,14 @@ def integer_scale(space: gs.Box) -> np.ndarray | None:
 
 
 def _spread(low: int, high: int) -> np.ndarray:
-    """For each byte what it is when ``low`` to ``high`` is spread over 0 to 255."""
+    """Return a table that spreads the bytes ``low`` to ``high`` over 0 to 255."""
     scaled = (np.arange(BYTE + 1) - low) * (BYTE / (high - low))
     spread: np.ndarray = np.clip(scaled.round(), 0, BYTE).astype(np.uint8)
     return spread
 
 
 def _mask(x: ArrayLike) -> np.ndarray:
-    return np.array(x).astype(np.bool_)  # a copy: masks of ended episodes are changed
+    return np.array(x).astype(np.bool_)  # a copy, because masks of ended episodes are changed
 
 
 def _codes(x: ArrayLike) -> np.ndarray:
@@ -176,8 +180,8 @@ def _image(shape: tuple[int, ...]) -> tuple[Observation, Convert]:
 
 
 def batch_of(space: Space, obs: Nested, num: int | None = None, name: str = "obs") -> Nested:
-    """One observation of ``space`` as a batch, or (``num``) a batch of so many; UsageError if a part is missing or has
-    another shape."""
+    """Return one observation of ``space`` as a batch, or check a batch of ``num``. Raises UsageError if a part is
+    missing or has another shape."""
     if isinstance(space, gs.Dict):
         if not isinstance(obs, dict) or not space.spaces.keys() <= obs.keys():
             found = sorted(obs) if isinstance(obs, dict) else type(obs).__name__
@@ -192,7 +196,7 @@ def batch_of(space: Space, obs: Nested, num: int | None = None, name: str = "obs
     shape = tuple(space.shape or ()) if num is None else (num, *(space.shape or ()))
     try:
         array = np.asarray(obs)
-    except ValueError:  # of parts that are unlike, such as the pair that reset() returns
+    except ValueError:  # the parts have different shapes, such as the pair that reset() returns
         raise UsageError(
             f"'{name}' should have shape {shape}, found a {type(obs).__name__} of {counted(len(obs), 'part')} (of what "
             "reset() and step() return, the observation alone is expected)"
@@ -205,8 +209,8 @@ def batch_of(space: Space, obs: Nested, num: int | None = None, name: str = "obs
 
 
 def _outside(space: Space, array: np.ndarray) -> str:
-    """Return what an observation, or a batch of them, of the right shape holds that is not in the space; "" for
-    nothing. The bounds of a Box of floats are not looked at: many environments leave theirs."""
+    """Return a description of values outside the space in an observation, or a batch of them, of the right shape; "" if
+    there are none. Bounds of floats are not checked, as many environments violate theirs."""
     kinds = "biuf" if isinstance(space, gs.Box) and np.issubdtype(space.dtype, np.floating) else "biu"
     if array.dtype.kind not in kinds:
         return f"values of dtype {array.dtype}"
@@ -225,7 +229,7 @@ def _outside(space: Space, array: np.ndarray) -> str:
 
 
 class ActionCodec:
-    """Turns Shoal's actions into what the environment takes. ``leaves``: its parts, or the whole space as one."""
+    """Converts Shoal's actions to those of the environment. leaves: its parts, or the whole space as one."""
 
     def __init__(self, space: Space, env: str):
         self._convert: composite.Convert | None
@@ -237,7 +241,7 @@ class ActionCodec:
             self.leaves = [composite.Leaf((), space, self.action, np.arange(numbers))]
 
     def __call__(self, action: np.ndarray) -> Nested:
-        return action.copy() if self._convert is None else self._convert(action)  # it may write into them
+        return action.copy() if self._convert is None else self._convert(action)  # the environment may write into them
 
 
 def _action(space: Space, env: str) -> tuple[Action, composite.Convert | None]:

@@ -1,4 +1,4 @@
-"""Environments that live on a device, on the CPU for whoever takes NumPy arrays: actors, evaluations."""
+"""Environments on a device as NumPy vector environments on the CPU, for actors and evaluations."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .types import Info, Nested, Space
 
 
 class ThroughNumPy(VectorEnv[Any, np.ndarray, np.ndarray]):
-    """What ``make(num_envs, "cpu", **given)`` returns, a ``DeviceEnvBatch``, as a vector environment."""
+    """The ``DeviceEnvBatch`` that ``make(num_envs, "cpu", **given)`` returns, as a vector environment."""
 
     def __init__(self, make: Callable[..., DeviceEnvBatch], num_envs: int, **given: Any) -> None:
         self._device_envs = made = make(num_envs, "cpu", **given)

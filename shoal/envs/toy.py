@@ -32,7 +32,8 @@ Observed = np.ndarray | dict[str, np.ndarray]
 
 
 class Toy(VectorEnv[Observed, np.ndarray, np.ndarray], ABC):
-    """A subclass says how rows begin, what an action does to all rows, and what is seen."""
+    """Base class of the toys. A subclass defines how rows begin, the effect of an action on all rows, and the
+    observations."""
 
     observation: Space
     action: Space
@@ -53,7 +54,7 @@ class Toy(VectorEnv[Observed, np.ndarray, np.ndarray], ABC):
 
     @abstractmethod
     def _act(self, action: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Rewards and terminations of all rows; ``self.steps`` already counts this step."""
+        """Return rewards and terminations of all rows. ``self.steps`` already counts this step."""
 
     @abstractmethod
     def _observe(self) -> Observed: ...
@@ -84,7 +85,7 @@ class Toy(VectorEnv[Observed, np.ndarray, np.ndarray], ABC):
 
 
 class OneOfFour(Toy):
-    """Reward 1 for the number that is ``shown``, one of 4. A new one each step; 8 steps."""
+    """Reward 1 for repeating the number ``shown``, one of 4. A new number in each step; 8 steps."""
 
     action = gs.Discrete(4)
 
@@ -100,7 +101,7 @@ class OneOfFour(Toy):
 
 
 class BanditIdentity(OneOfFour):
-    """The observation is one of 4 unit vectors; reward 1 for its index. A new one each step; 8 steps."""
+    """The observation is one of 4 unit vectors; reward 1 for its index. A new one in each step; 8 steps."""
 
     observation = gs.Box(0, 1, (4,), np.float32)
 
@@ -109,7 +110,7 @@ class BanditIdentity(OneOfFour):
 
 
 class Multi(Toy):
-    """The observation is two integers (below 3 and below 4); reward 1/2 for each repeated. 8 steps."""
+    """The observation is two integers (below 3 and below 4); reward 1/2 for each that is repeated. 8 steps."""
 
     SIZES = np.array([3, 4])
     observation, action = gs.MultiDiscrete(SIZES), gs.MultiDiscrete(SIZES)
@@ -130,8 +131,8 @@ class Multi(Toy):
 
 
 class Corridor(Toy):
-    """Six cells; action 1 moves right, 0 goes back to the start. Reward 1 on reaching the last cell, nothing else;
-    truncated after 20 steps. Credit must travel 5 steps: n-step returns learn it sooner."""
+    """Six cells; action 1 moves right, 0 returns to the start. Reward 1 on reaching the last cell, otherwise 0;
+    truncated after 20 steps. Credit must be propagated over 5 steps, so n-step returns learn faster."""
 
     observation, action = gs.Box(0, 1, (6,), np.float32), gs.Discrete(2)
 
@@ -152,8 +153,8 @@ class Corridor(Toy):
 
 
 class Memory(Toy):
-    """The first observation shows a cue, 0 or 1; five steps later one that is the same for both cues asks for it:
-    +1 for the cue, -1 for the other. A network without memory cannot do better than 0 on average."""
+    """The first observation shows a cue, 0 or 1. Five steps later an observation that is the same for both cues asks
+    for it: +1 for the cue, -1 for the other. A network without memory cannot do better than 0 on average."""
 
     DELAY = 5
     observation, action = gs.Box(0, 1, (3,), np.float32), gs.Discrete(2)
@@ -178,8 +179,8 @@ class Memory(Toy):
 
 
 class Point(Toy):
-    """The observation is the way to a target in the square [-1, 1]^2 from the origin; an action moves by half of
-    itself; reward is minus the distance after the move. Truncated after 10 steps."""
+    """The observation is the vector from the origin to a target in the square [-1, 1]^2. An action moves by half of
+    itself; the reward is minus the distance after the move. Truncated after 10 steps."""
 
     observation, action = gs.Box(-np.inf, np.inf, (2,), np.float32), gs.Box(-1, 1, (2,), np.float32)
 
@@ -199,9 +200,9 @@ class Point(Toy):
 
 
 class Catch(Toy):
-    """bsuite's Catch: a ball falls through 10 rows of 5 columns; the paddle on the last row goes left, stays or goes
-    right; +1 or -1 when the ball arrives, 9 steps. Drawn as a uint8 image ``[1, screen, screen]``: 20 pixels suit a
-    small or residual network; the Nature CNN needs ``screen=40`` or more (a multiple of 10). ``render`` returns the
+    """bsuite's Catch: a ball falls through 10 rows of 5 columns. The paddle in the last row moves left, stays or moves
+    right; +1 or -1 when the ball arrives, after 9 steps. Drawn as a uint8 image ``[1, screen, screen]``: 20 pixels suit
+    a small or residual network; the Nature CNN needs ``screen=40`` or more (a multiple of 10). ``render`` returns the
     first environment's image, ``[screen, screen, 1]``."""
 
     action = gs.Discrete(3)
@@ -232,13 +233,13 @@ class Catch(Toy):
         cells[every, np.minimum(self.steps, 9), self.ball] = 255
         return cells.repeat(self._tile[0], 1).repeat(self._tile[1], 2)[:, None]
 
-    def render(self) -> tuple[np.ndarray, ...]:  # as of every vector environment: a picture each
+    def render(self) -> tuple[np.ndarray, ...]:  # a picture for each environment, as vector environments do
         return tuple(np.moveaxis(self._observe(), 1, -1))
 
 
 class Both(OneOfFour):
     """A Dict: ``camera`` (uint8 ``[1, 20, 20]``) is bright on the left or the right, ``vector`` is (1, 0) or (0, 1);
-    reward 1 for the action 2 * right + second. A new pair each step; 8 steps."""
+    reward 1 for the action 2 * right + second. A new pair in each step; 8 steps."""
 
     observation = gs.Dict({"camera": gs.Box(0, 255, (1, 20, 20), np.uint8), "vector": gs.Box(0, 1, (2,), np.float32)})
 

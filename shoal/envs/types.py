@@ -1,4 +1,4 @@
-"""Names for Gymnasium's types. What an environment observes, takes and adds to its infos is its own affair."""
+"""Aliases of Gymnasium's types. Observations, actions and infos depend on the environment and are not typed further."""
 
 from __future__ import annotations
 

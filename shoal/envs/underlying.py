@@ -1,4 +1,4 @@
-"""Which registered environment lies under what a function made, whatever is wrapped around it."""
+"""Identification of the registered environment below the wrappers of an environment that a function made."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from .types import Vector
 
 
 def id_of(vector: Vector) -> str:
-    """Return the id of the environments of a vector: that of their ``spec`` or, of a class that was called by itself,
-    the newest that is registered for it. "" where there is none, and where wrappers turn vectors into pictures, numbers
-    into choices, or the other way round: it is another task then."""
+    """Return the id of the environments of a vector: that of their ``spec`` or, for a class that was called directly,
+    the newest id registered for it. Returns "" if there is none, and if wrappers change the kind of a space (vectors to
+    images, numbers to choices, or the reverse), because that makes it another task."""
     envs = getattr(vector, "envs", None)
     one: Any = envs[0] if envs else vector
     inner = getattr(one, "unwrapped", one)
@@ -27,7 +27,7 @@ def id_of(vector: Vector) -> str:
 
 
 def _sort(space: Any) -> set[str]:
-    """Return what the parts of a space are: pictures, numbers or choices."""
+    """Return the kinds of the parts of a space: images, numbers or choices."""
     if isinstance(space, gs.Dict):
         return set().union(*map(_sort, space.spaces.values()))
     if isinstance(space, gs.Tuple):
@@ -38,7 +38,7 @@ def _sort(space: Any) -> set[str]:
 
 
 def _registered_as(cls: type) -> str:
-    """Return the newest id whose entry point is ``cls``; "" if there is none, or it names one of several tasks."""
+    """Return the newest id whose entry point is ``cls``, or "" if there is none or it stands for several tasks."""
     found = [
         (spec.version or 0, id)
         for id, spec in gym.registry.items()

@@ -1,4 +1,4 @@
-"""What is said of a name that no environment has: the nearest that one has, or who else knows it."""
+"""Suggestions for unknown environment names: the nearest known name, or the package that has it."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ import gymnasium
 
 from .installed import SECONDS, Search
 
-MAX_CHARACTERS = 200  # of an id that anything is suggested for
+MAX_CHARACTERS = 200  # longer ids get no suggestion
 
 
 def of_old_gym(env: str) -> str:
-    """Return a sentence about an id that only the old ``gym``, which Gymnasium follows, knows here; "" for others."""
+    """Return a sentence about an id that only the older package ``gym`` has here, or ""."""
     if importlib.util.find_spec("gym") is None:
         return ""
-    quiet = contextlib.redirect_stderr(io.StringIO())  # it says by itself that it is old
+    quiet = contextlib.redirect_stderr(io.StringIO())  # gym prints a deprecation notice
     with contextlib.suppress(Exception), warnings.catch_warnings(), quiet:
         warnings.simplefilter("ignore")
         gym: Any = importlib.import_module("gym")
@@ -39,8 +39,8 @@ def of_old_gym(env: str) -> str:
 
 
 def suggestion(env: str, known: list[str]) -> str:
-    """Return what to ask for instead, for a sentence: an installed package's id, or the nearest of those ``known``."""
-    if len(env) > MAX_CHARACTERS:  # of a file, and no slip: to compare it would take minutes
+    """Return a suggestion as the end of a sentence: an installed package's id, or the nearest of the ``known`` ones."""
+    if len(env) > MAX_CHARACTERS:  # not a typing error; comparing it would take minutes
         return ""
     if not env.strip():
         return ""
@@ -56,13 +56,13 @@ def suggestion(env: str, known: list[str]) -> str:
 
 
 def _is_slip(asked: str, meant: str) -> bool:
-    """Return whether two ids are nearly the same, whatever their namespaces."""
+    """Return True if two ids are nearly equal, ignoring their namespaces."""
     one, other = (name.rpartition("/")[2].lower() for name in (asked, meant))
     return difflib.SequenceMatcher(None, one, other).ratio() >= 0.8
 
 
 def ids_of(module: str) -> list[str]:
-    """Return the ids that a module, or one of its package, has registered."""
+    """Return the ids that a module, or a module of its package, has registered."""
     package = module.partition(".")[0]
     makers = {name: spec.entry_point for name, spec in gymnasium.registry.items()}
     homes = {name: make if isinstance(make, str) else getattr(make, "__module__", "") for name, make in makers.items()}
@@ -70,13 +70,13 @@ def ids_of(module: str) -> list[str]:
 
 
 def did_you_mean(name: str, names: list[str]) -> str:
-    """Return the nearest of ``names`` as the end of a sentence, "" if none is near."""
+    """Return the nearest of ``names`` as the end of a sentence, or "" if none is near."""
     return f"; did you mean {near!r}?" if (near := nearest(name, names)) else ""
 
 
 def latest(name: str, names: list[str]) -> str:
-    """Return the latest version among ``names`` of the environment ``name``, "" if there is none; of one without a
-    namespace also such as are in one, after those of the same version that are not."""
+    """Return the latest version of the environment ``name`` among ``names``, or "" if there is none. A name without a
+    namespace also matches names with one, which come after equal versions without one."""
     asked, namespace = re.sub(r"-v\d+$", "", name).lower(), "" if "/" in name else r"(?:.+/)?"
     versions = [re.fullmatch(rf"{namespace}(.+)-v(\d+)", other) for other in names]
     same = [(int(v[2]), "/" not in v[0], v[0]) for v in versions if v and v[1].lower() == asked]
@@ -84,19 +84,20 @@ def latest(name: str, names: list[str]) -> str:
 
 
 def nearest(name: str, names: list[str]) -> str:
-    """Return the nearest of ``names``, "" if none is near: the latest version of the same, else one that is spelt
-    alike; one without a namespace also stands for those in one (Pong-v5 for ALE/Pong-v5)."""
+    """Return the nearest of ``names``, or "" if none is near: the latest version of the same environment, else one with
+    a similar spelling. A name without a namespace also matches names with one (Pong-v5 for ALE/Pong-v5)."""
     if same := latest(name, names):
         return same
     asked = name.lower()
     whole = "/" in name
-    plain_last = sorted(names, key=lambda other: ("/" not in other, other))  # and so found before its namesakes
+    # so that it is found before names with a namespace
+    plain_last = sorted(names, key=lambda other: ("/" not in other, other))
     known = {(other if whole else other.rpartition("/")[2]).lower(): other for other in plain_last}
     versions = [other for other in known if other.rpartition("-v")[0] == asked]
     begun = [other for other in known if other.startswith(asked)] if len(asked) > 4 else []
     if versions or begun:
         return known[max(versions) if versions else min(begun, key=len)]
-    base = functools.partial(re.sub, r"-v\d+$", "")  # of "Foo-v1", a third is the version
+    base = functools.partial(re.sub, r"-v\d+$", "")  # otherwise the version would be a third of "Foo-v1"
     near = difflib.get_close_matches(base(asked), {base(other) for other in known}, n=5, cutoff=0.6)
     close = difflib.get_close_matches(asked, [other for other in known if base(other) in near], n=5, cutoff=0.6)
     if not close:

@@ -1,4 +1,4 @@
-"""What is put around environments: around one (Gymnasium), around many (Gymnasium), around a batch (Shoal)."""
+"""Wrappers of single environments (Gymnasium), of vector environments (Gymnasium) and of batches (Shoal)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SEVERAL = (np.ndarray, list, tuple)  # types of rewards that may be more than on
 
 
 class DropText(gym.ObservationWrapper[Any, Any, Any]):
-    """Leaves out the text of a Dict observation (MiniGrid's ``mission``), which no network here reads."""
+    """Removes the text from a Dict observation (MiniGrid's ``mission``), which no network here reads."""
 
     def __init__(self, env: Env):
         super().__init__(env)
@@ -42,11 +42,11 @@ class DropText(gym.ObservationWrapper[Any, Any, Any]):
 
 
 class Named(gym.Wrapper[Any, Any, Any, Any]):
-    """Says which sub-environment failed, doing what; leaves out the infos, which cost more than a small step,
-    but for the numbers at an episode's end and for action masks.
+    """Reports which sub-environment failed and in which call. Drops the infos, which cost more than a small step,
+    except numbers at an episode's end and action masks.
 
-    check: also for an observation that is not of its space (a float64 for a float32 is well). action_mask: as
-    ``EnvOptions`` has it.
+    check: also report an observation that is not in its space (float64 in place of float32 is accepted). action_mask:
+    as in ``EnvOptions``.
     """
 
     def __init__(self, env: Env, id: str, index: int, check: bool = True, action_mask: ActionMask = "auto"):
@@ -57,10 +57,10 @@ class Named(gym.Wrapper[Any, Any, Any, Any]):
                 told = "has none" if found is None else f"found {type(found).__name__}"
                 raise UsageError(f"environment {id!r} needs an {space} of gymnasium.spaces: {told}")
         action = ActionCodec(env.action_space, id).action
-        self.masks = masks.in_info(env, env.observation_space, action_mask, action, id)  # whether infos have them
+        self.masks = masks.in_info(env, env.observation_space, action_mask, action, id)  # whether infos contain masks
         self._size = sum(action.sizes) if self.masks else 0
         self._unmasked = not self.masks and masks.told_of(env.observation_space, action_mask, action)
-        self._begins = self._unmasked  # the next step is the first one, of which the infos are looked at too
+        self._begins = self._unmasked  # whether the next step is the first one, whose infos are checked too
         self._last_seed: int | None = None
         self._space = env.observation_space
         self._usual = env.observation_space.shape, env.observation_space.dtype
@@ -125,7 +125,7 @@ class Named(gym.Wrapper[Any, Any, Any, Any]):
         return obs, reward, terminated, truncated, told
 
     def _flat(self, info: Info) -> Info:
-        """``info`` with a mask of several parts, as a Dict or Tuple of actions has them, in one row."""
+        """Return ``info`` with a mask of several parts, for a Dict or Tuple of actions, flattened to one row."""
         if not isinstance(info.get(masks.KEY), (dict, tuple)):
             return info
         return {**info, masks.KEY: composite.flat_mask(self.env.action_space, info[masks.KEY])}
@@ -145,19 +145,19 @@ class Named(gym.Wrapper[Any, Any, Any, Any]):
 
 
 def _defined(env: Env, method: str) -> str:
-    """Return where the environment defines ``method``, for the end of a sentence."""
+    """Return where the environment defines ``method``, as the end of a sentence."""
     return f"; its {method} is in {at}" if (at := defined_at(env, method)) else ""
 
 
 def _kinds(returned: Any) -> str:
-    """Describe something in words: of a tuple each part."""
+    """Return a description of the types in a value; of a tuple, of each part."""
     if isinstance(returned, tuple):
         return f"({', '.join(type(part).__name__ for part in returned)})"
     return type(returned).__name__
 
 
 def misfit(space: Space, obs: Nested, name: str = "obs") -> str:
-    """Describe what is wrong with the shape or dtype of an observation, or "" if it can be one of ``space``."""
+    """Return what is wrong with the shape or dtype of an observation, or "" if it can be one of ``space``."""
     if isinstance(space, gs.Dict):
         missing = [key for key in space.spaces if key not in obs]
         if missing:
@@ -176,7 +176,7 @@ def misfit(space: Space, obs: Nested, name: str = "obs") -> str:
 
 
 class CartPoleNoVelocity(CartPoleVectorEnv):
-    """CartPole that shows the position and the angle but not their velocities: solved only with a memory."""
+    """CartPole that shows position and angle but not their velocities, which can only be solved with a memory."""
 
     def __init__(self, num_envs: int, **kwargs: Any):
         super().__init__(num_envs, **kwargs)
@@ -195,7 +195,7 @@ class CartPoleNoVelocity(CartPoleVectorEnv):
 
 
 def training_reward(reward: np.ndarray, clip: RewardClip, scale: float | np.float32) -> np.ndarray:
-    """The reward as it is learned from: its sign, clipped to [-1, 1], or as it is; then scaled."""
+    """Return the reward to learn from: its sign, clipped to [-1, 1], or unchanged; then scaled."""
     if clip != "none":
         reward = np.sign(reward) if clip == "sign" else np.clip(reward, -1, 1)
     out: np.ndarray = reward * np.float32(scale)
@@ -203,7 +203,8 @@ def training_reward(reward: np.ndarray, clip: RewardClip, scale: float | np.floa
 
 
 class TrainingReward:
-    """The reward's sign, or the reward clipped to [-1, 1], or as it is; then scaled. ``Episode.ret`` stays raw."""
+    """Replaces the reward by its sign, by its value clipped to [-1, 1] or by itself, and scales it. ``Episode.ret``
+    stays raw."""
 
     def __init__(self, inner: EnvBatch, clip: RewardClip, scale: float):
         self.inner, self.spec, self.num_envs = inner, inner.spec, inner.num_envs
@@ -225,7 +226,7 @@ class TrainingReward:
 
 class LastActionReward:
     """Adds ``obs/last_action`` (``one_hot``, or ``vector`` for continuous and mixed actions) and ``obs/last_reward``
-    (as used for training), both zero at an episode's first observation."""
+    (as used for training) to the observations. Both are zero at an episode's first observation."""
 
     def __init__(self, inner: EnvBatch, spec: EnvSpec):
         self.inner, self.spec, self.num_envs = inner, spec, inner.num_envs

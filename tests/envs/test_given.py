@@ -22,7 +22,7 @@ import shoal
 from shoal.api import UsageError
 from shoal.cli.main import main
 from shoal.envs import EnvOptions, given, make, spec
-from shoal.envs.given import Given
+from shoal.envs.from_callable import CallableEnv
 from shoal.local.apart import apart
 
 FILE = Path(__file__).with_name("noting_env.py")
@@ -42,7 +42,7 @@ def test_what_was_given_is_told_in_words() -> None:
     ]  # fmt: skip
     assert given("CartPole-v1") == "CartPole-v1" and json.dumps(words[2]) == f'"<{where}.lambda of {__name__}>"'
     again = cloudpickle.loads(cloudpickle.dumps(words[0]))
-    assert isinstance(again, Given) and again.factory is Noting and again == words[0]
+    assert isinstance(again, CallableEnv) and again.factory is Noting and again == words[0]
 
 
 @pytest.mark.parametrize(

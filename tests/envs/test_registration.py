@@ -17,7 +17,7 @@ import pytest
 from shoal.api import UsageError
 from shoal.cli.main import main
 from shoal.envs import EnvOptions, installed as installed_packages, spec
-from shoal.envs.given import given
+from shoal.envs.from_callable import given
 from shoal.envs.installed import import_package
 from shoal.envs.registration import MAIN, registration
 

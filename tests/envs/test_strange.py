@@ -17,7 +17,7 @@ from strange_env import MASK, Pushed
 from shoal import own_code
 from shoal.api import EnvironmentFailed, UsageError
 from shoal.envs import EnvOptions, make, spec
-from shoal.envs.given import given
+from shoal.envs.from_callable import given
 from shoal.envs.infos import episode_numbers
 from shoal.envs.looks import looking
 from shoal.envs.spaces import ObservationCodec, batch_of

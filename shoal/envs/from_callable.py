@@ -1,4 +1,5 @@
-"""Environments given in Python: a class, or a function that makes one. Such a one has a name in words, and no file."""
+"""Environments passed as a Python class or factory function. Such an environment has a description in place of a
+name."""
 
 from __future__ import annotations
 
@@ -15,25 +16,26 @@ from gymnasium.vector import VectorEnv
 from shoal.api import UsageError
 
 
-class Given(str):
-    """What a configuration holds of such an environment: as text its words (``<Thermostat of __main__>``), which is
-    all that a file gets of it. ``token`` tells it from another one in the same words. Pickles with its factory."""
+class CallableEnv(str):
+    """The value of the setting ``env`` for a class or factory function. As text it is a description (``<Thermostat of
+    __main__>``), which is all that a file stores. token: distinguishes it from another one with the same description.
+    It pickles with its factory."""
 
     factory: Callable[..., Any]
     token: str
 
-    def __new__(cls, words: str, factory: Callable[..., Any], token: str) -> Given:
+    def __new__(cls, words: str, factory: Callable[..., Any], token: str) -> CallableEnv:
         out = super().__new__(cls, words)
         out.factory, out.token = factory, token
         return out
 
-    def __reduce__(self) -> tuple[type[Given], tuple[str, Callable[..., Any], str]]:
-        return Given, (str(self), self.factory, self.token)
+    def __reduce__(self) -> tuple[type[CallableEnv], tuple[str, Callable[..., Any], str]]:
+        return CallableEnv, (str(self), self.factory, self.token)
 
 
 def given(env: Any) -> str:
-    """``env`` as a configuration holds it: a name as it is, a class or function of the user's as ``Given``, as is one
-    that is named by ``__main__:NAME``. UsageError for anything else."""
+    """Return ``env`` as a configuration holds it: a name unchanged, a class or function (also one named by
+    ``__main__:NAME``) as ``CallableEnv``. Raises UsageError for anything else."""
     if isinstance(env, str):
         module, _, name = env.rpartition(":")
         return given(_of_main(name)) if module == "__main__" else env
@@ -44,11 +46,12 @@ def given(env: Any) -> str:
         raise UsageError(f"{expected}; found an entry of Gymnasium's registry: give its id, {env.id!r}")
     if not callable(env):
         raise UsageError(f"{expected}, found {env!r}")
-    return Given(_words(env), env, secrets.token_hex(8))
+    return CallableEnv(_words(env), env, secrets.token_hex(8))
 
 
 def _of_main(name: str) -> Any:
-    """Return what ``name`` is in the script that runs, or the id that it registered by this name."""
+    """Return the object ``name`` of the running script, or the id that it registered under this name. Raises UsageError
+    if there is neither."""
     found = getattr(sys.modules["__main__"], name, None)
     if found is None and name not in gym.registry:
         raise UsageError(f"the script that runs has no {name!r}, and it has registered no environment of that id")
@@ -56,13 +59,14 @@ def _of_main(name: str) -> Any:
 
 
 def is_given(env: str) -> bool:
-    """Return whether this is what a file says of an environment that was given in Python, or is one."""
+    """Return True if ``env`` is an environment passed as a Python object, or the description of one that a file
+    stores."""
     return env.startswith("<") and env.endswith(">")
 
 
 def require_again(env: str) -> None:
-    """UsageError for what is only the words of an environment that was given in Python."""
-    if is_given(env) and not isinstance(env, Given):
+    """Raise UsageError if ``env`` is only the description of an environment that was passed as a Python object."""
+    if is_given(env) and not isinstance(env, CallableEnv):
         raise UsageError(
             f"the environment {env} was given in Python and no file holds it: give it again, as in "
             "shoal.resume(RUN, env=...), shoal.evaluate(RUN, env=...) or shoal.load(FILE, env=...)"
