@@ -1,4 +1,4 @@
-"""The front door: train, resume and evaluate; what a run leaves behind."""
+"""Training, resuming and evaluating runs, and access to their results."""
 
 from shoal.run.evaluation import Evaluation as Evaluation
 from shoal.run.options import RunOptions as RunOptions

@@ -1,5 +1,4 @@
-"""``--alert COMMAND``: a command that is called when a run ends, fails, stalls or loses a replica (or a population a
-member)."""
+"""``--alert COMMAND``: calls a command when a run ends, fails, stalls or loses a replica (or a population a member)."""
 
 from __future__ import annotations
 
@@ -20,36 +19,37 @@ from typing import Any
 from shoal.types import Values
 from shoal.words import counted
 
-AFTER = 300.0  # seconds without progress that are a stall
-FALL = 0.5  # of what the return has gained, lost again
-LISTEN_SECONDS = 5.0  # at most, between two looks whether the runtime goes on
-COMMAND_SECONDS = 30.0  # that a command has before it is killed
-PATIENCE_SECONDS = 3.0  # at the end of a run, before it says that it waits for a command
+AFTER = 300.0  # seconds without progress after which a run is reported as stalled
+FALL = 0.5  # share of the return's gain whose loss is reported
+LISTEN_SECONDS = 5.0  # longest time between two checks of a hanging runtime
+COMMAND_SECONDS = 30.0  # seconds after which a command is killed
+PATIENCE_SECONDS = 3.0  # seconds at the end of a run before it reports that it waits for a command
 
 log = logging.getLogger("shoal.run")
 
 
 class Alarm:
-    """An observer of a run that calls ``command`` by the shell, with a sentence as its last argument, once for each
-    cause: ``SHOAL_ALERT`` (ended, failed, stalled, fell, restarted) and ``SHOAL_RUN``, the run's directory, are in its
-    environment. As a context it tells how the run ended. A shell that waits beside it tells of a process that was
-    killed, and can say nothing itself.
+    """An observer of a run that calls ``command`` by the shell, with a sentence as its last argument, at most once for
+    each cause. The command's environment contains ``SHOAL_ALERT`` (ended, failed, stalled, fell, restarted) and
+    ``SHOAL_RUN``, the run's directory.
 
-    after: seconds of training without a step, or with a return that has lost half of what it had gained, that are told.
-    part: what a restart is of. A command that fails, or cannot be started, costs a warning, and so does one that has
-    not ended after ``COMMAND_SECONDS``: it is killed with its process group.
+    As a context manager it reports how the run ended. A second shell process reports if this process is killed.
+
+    after: seconds of training without a step, or with a return that has lost half of its gain, before an alert. part:
+    what a restart restarts, in words. A command that fails, cannot be started, or has not ended after
+    ``COMMAND_SECONDS`` (it is then killed with its process group) causes a warning.
     """
 
     def __init__(self, command: str, path: Path, after: float = AFTER, part: str = "a replica") -> None:
         self._command, self._path, self._after, self._part = command, path, after, part
         self._told: set[Hashable] = set()
-        self._running: list[tuple[subprocess.Popen[bytes], float]] = []  # and the monotonic seconds of its deadline
+        self._running: list[tuple[subprocess.Popen[bytes], float]] = []  # with the monotonic seconds of its deadline
         self._telling = threading.Lock()
         self._survivor: subprocess.Popen[bytes] | None = None
-        self._steps, self._moved = -1.0, 0.0  # and the seconds at which they moved last
-        self._lowest, self._well = math.inf, 0.0  # of all returns; the seconds at which the return was last well
-        self._best, self._began = -math.inf, math.inf  # the highest, and the lowest before it
-        self.ended: str | None = None  # how the run ended, as a sentence; None: nobody has said
+        self._steps, self._moved = -1.0, 0.0  # steps, and the seconds at which they last changed
+        self._lowest, self._well = math.inf, 0.0  # lowest return, and the seconds at which the return was last good
+        self._best, self._began = -math.inf, math.inf  # highest return, and the lowest one before it
+        self.ended: str | None = None  # how the run ended, as a sentence; None: unknown
 
     def __call__(self, row: Values) -> None:
         self._collect()
@@ -64,7 +64,7 @@ class Alarm:
             self._look(float(score), seconds)
 
     def _look(self, score: float, seconds: float) -> None:
-        """Tell of a return that has fallen and stays there."""
+        """Report a return that has fallen and remains low."""
         self._lowest = min(self._lowest, score)
         if score > self._best:
             self._best, self._began = score, self._lowest
@@ -76,8 +76,8 @@ class Alarm:
 
     @contextlib.contextmanager
     def listening(self, looked: Callable[[], float]) -> Iterator[None]:
-        """Tell of a runtime that hangs within the block, and so writes no rows. looked: returns the monotonic seconds
-        at which it was last seen to go on."""
+        """Report a runtime that hangs within the block and so writes no rows. looked: returns the monotonic seconds at
+        which progress was last seen."""
         over = threading.Event()
 
         def listen() -> None:
@@ -119,7 +119,7 @@ class Alarm:
         self._collect()
 
     def _wait(self, seconds: float) -> None:
-        """Wait until every command has ended or has met its deadline, for ``seconds`` at most."""
+        """Wait up to ``seconds`` until every command has ended or reached its deadline."""
         limit = time.monotonic() + seconds
         for process, deadline in self._running:
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -137,7 +137,7 @@ class Alarm:
     def _start(
         self, what: str, sentence: str, before: str = "", stdin: int = subprocess.DEVNULL
     ) -> subprocess.Popen[bytes] | None:
-        """Start the command, behind lines of the shell that come ``before`` it; None where that cannot be."""
+        """Start the command, after the shell lines ``before``. Return the process, or None if it cannot be started."""
         words = ["/bin/sh", "-c", f'{before}{self._command} "$@"', "shoal", f"{self._path.name}: {sentence}"]
         environ = {**os.environ, "SHOAL_ALERT": what, "SHOAL_RUN": str(self._path)}
         try:
@@ -150,7 +150,7 @@ class Alarm:
             return None
 
     def _collect(self) -> None:
-        """Tell of commands that have failed, and kill those that have met their deadline."""
+        """Report commands that have failed, and kill those that have reached their deadline."""
         with self._telling:
             for process, deadline in [*self._running]:
                 late = process.poll() is None and time.monotonic() >= deadline
@@ -168,7 +168,7 @@ class Alarm:
 
 
 def _warn(sentence: str) -> None:
-    """Warn in the log of the run, or on standard error once that is closed."""
+    """Log a warning, or print it to standard error if the run's log is closed."""
     if log.hasHandlers():
         log.warning("%s", sentence)
     else:

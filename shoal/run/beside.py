@@ -1,4 +1,4 @@
-"""What goes beside a training, or a population of them: a page of it, and a command that is told of its end."""
+"""Companions of a training or a population: its web page, and alerts."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ FLAGS: Values = {"watch": bool, "alert": str, "alert-after": Positive}
 
 
 class HasEnded(Protocol):
-    """What a training, or a population, leaves behind."""
+    """A training or a population that has ended."""
 
     @property
     def ending(self) -> str:
-        """How it ended, in words."""
+        """Return how it ended, in words."""
 
 
 Ended = TypeVar("Ended", bound=HasEnded)
@@ -33,18 +33,18 @@ Ended = TypeVar("Ended", bound=HasEnded)
 
 @dataclass
 class Company:
-    """What goes beside one run: ``observers`` of its rows, and who is told how it ended."""
+    """The companions of one run: ``observers`` of its rows, and the alarm that is told how it ended."""
 
     observers: Sequence[Observer] = ()
     alarm: Alarm | None = None
 
     def row(self, row: Values) -> None:
-        """Tell the observers of a row, where no run does."""
+        """Pass a row to the observers, if no run does."""
         for observer in self.observers:
             observer(dict(row))
 
     def ended(self, run: Ended) -> Ended:
-        """Return the run, which has ended in order; its ``ending`` is what is told of it."""
+        """Report the ``ending`` of a run that ended normally, and return the run."""
         if self.alarm is not None:
             self.alarm.ended = run.ending
         return run
@@ -52,16 +52,16 @@ class Company:
 
 @dataclass(frozen=True)
 class Beside:
-    """What was asked for beside a training. UsageError for values of other kinds.
+    """The requested companions of a training. Raises UsageError for values of the wrong kind.
 
-    alert: a command of the shell. alert_after: seconds without progress of which it is told; None: ``alerts.AFTER``.
-    watch: serve a page until the end.
+    alert: a shell command. alert_after: seconds without progress before an alert; None: ``alerts.AFTER``. watch:
+    whether to serve a web page until the end.
     """
 
     alert: str | None = None
     alert_after: float | None = None
     watch: bool = False
-    flags: bool = field(default=False, compare=False)  # whether errors name flags
+    flags: bool = field(default=False, compare=False)  # whether error messages name flags
 
     def __post_init__(self) -> None:
         alert, after = ("--alert", "--alert-after") if self.flags else ("'alert'", "'alert_after'")
@@ -75,8 +75,8 @@ class Beside:
 
     @contextlib.contextmanager
     def of(self, path: Path, part: str = "a replica") -> Iterator[Company]:
-        """What goes beside the run in the directory ``path``, within the block; of several ranks, beside the first.
-        part: what is restarted of it."""
+        """Yield the companions of the run in the directory ``path`` within the block; of several ranks, only the first
+        has any. part: what a restart restarts, in words."""
         if ranks.follows() or (self.alert is None and not self.watch):
             yield Company()
             return
@@ -98,6 +98,6 @@ ALONE = Beside()
 
 
 def read(opts: Values) -> Beside:
-    """Take the flags of this file out of ``opts``."""
+    """Remove the flags of this module from ``opts`` and return their values."""
     alert, after, watch = (opts.pop(name, None) for name in ("alert", "alert-after", "watch"))
     return Beside(alert, after, bool(watch), flags=True)

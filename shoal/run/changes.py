@@ -1,7 +1,7 @@
-"""Settings and options that change when a run goes on: which may, and what is written down of them.
+"""Changes of settings and options when a run is resumed: which are allowed, and how they are recorded.
 
 A setting may change unless that changes the shape of something that was saved (parameters, messages, replays, roles) or
-what the optimiser remembers; ``at_start`` of a config class names fields of the latter kind.
+the meaning of the optimiser's state. ``at_start`` of a config class names fields of the latter kind.
 """
 
 from __future__ import annotations
@@ -28,15 +28,16 @@ from shoal.types import Values
 from shoal.untrusted import one_line
 from shoal.words import counted
 
-ROLLOUT = {"envs", "total_envs", "unroll"}  # where a replica holds its rollout itself, no channel has its shape
+ROLLOUT = {"envs", "total_envs", "unroll"}  # if a replica keeps its rollout itself, no channel shows its shape
 REPLAYS_ENVIRONMENTS = "the serial runtime plays its environments again, as they were"
 MOST_RESUMED = 1_000
-FREE = {"alpha", "alpha_evict", "batches", "eps", "eta", "gamma", "rescale"}  # of a table: for what is added later
+# options of a replay table that affect only items added later
+FREE = {"alpha", "alpha_evict", "batches", "eps", "eta", "gamma", "rescale"}
 
 
 def wanted(system: Any, name: str, values: Mapping[str, Any], given: Mapping[str, Any], flags: bool) -> Values:
-    """The settings ``given`` (as flags, or else as arguments) that differ from ``values``, typed. UsageError for a name
-    that there is not, and for a value out of range. ``Entries`` are laid over what the setting was."""
+    """Return the settings ``given`` (as flags or as arguments) that differ from ``values``, converted to their types.
+    ``Entries`` are merged into the old value. Raises UsageError for unknown names and values out of range."""
     hints, known = ranged(system.Config), default_values(system.Config)
     out = {}
     for key, value in given.items():
@@ -52,7 +53,7 @@ def wanted(system: Any, name: str, values: Mapping[str, Any], given: Mapping[str
 def check(
     system: Any, values: Mapping[str, Any], new: Mapping[str, Any], runtime: str, path: Path, flags: bool
 ) -> None:
-    """UsageError unless a run with the settings ``values`` may go on with those in ``new``."""
+    """Raise UsageError unless a run with the settings ``values`` may be resumed with those in ``new``."""
     advice = f"begin another run with its parameters (init_from '{path}')"
     for name, why in _at_start(system, runtime):
         if name in new:
@@ -73,7 +74,7 @@ def check(
             raise UsageError(f"{named} cannot change when a run goes on, {REPLAYS_ENVIRONMENTS}: {advice}")
         return
     for name in new:
-        with contextlib.suppress(UsageError, WiringError):  # of a combination that nobody asked for
+        with contextlib.suppress(UsageError, WiringError):  # building with an arbitrary combination may fail
             if before != (alone := built_with([name])):
                 blamed, now = [name], alone
                 break
@@ -83,7 +84,7 @@ def check(
 
 
 def refuse_options(names: Iterable[str], flags: bool) -> None:
-    """UsageError for a name, among those of settings, that is an option of the run: one that stays as it was."""
+    """Raise UsageError for a name among the settings that is an option of the run and cannot change."""
     for name in names:
         if name.replace("-", "_") in (RUN_FLAGS if flags else RUN_OPTIONS):
             raise UsageError(
@@ -93,9 +94,9 @@ def refuse_options(names: Iterable[str], flags: bool) -> None:
 
 
 def evaluation(facts: Mapping[str, Any], anew: Evaluation | Values | None, flags: bool) -> Values:
-    """The option ``evaluation`` of a run with the ``facts`` of a config.json; nothing where it stays. UsageError where
-    the run cannot go on with what is given ``anew``: all of it, or the parts that change."""
-    was = {"video": False, "max_steps": 0, **facts["evaluation"]}  # of versions that had no such options
+    """Return the option ``evaluation`` of a run with the ``facts`` of a config.json, or {} if it does not change.
+    ``anew``: the whole option, or the parts that change. Raises UsageError if the run cannot be resumed with it."""
+    was = {"video": False, "max_steps": 0, **facts["evaluation"]}  # older versions lack these options
     now = {**was, **(asdict(anew) if isinstance(anew, Evaluation) else anew or {})}
     if now == was:
         return {}
@@ -108,9 +109,9 @@ def evaluation(facts: Mapping[str, Any], anew: Evaluation | Values | None, flags
 
 
 def note(facts: Values, values: Mapping[str, Any], new: Mapping[str, Any], steps: int) -> None:
-    """Put ``new`` settings in the place of ``values`` into the ``facts`` of a config.json, and the change, with the
-    step at which the run goes on, behind those before. What was noted behind that step counts from there. ``resumed``:
-    the steps at which it went on, ``MOST_RESUMED`` at most."""
+    """Replace ``values`` by ``new`` settings in the ``facts`` of a config.json, and append the change with the step at
+    which the run is resumed. Changes recorded after that step are moved to it. ``resumed`` lists the steps at which the
+    run was resumed, at most ``MOST_RESUMED``."""
     earlier = [{**change, "steps": min(change["steps"], steps)} for change in facts.get("changes", [])]
     before, after = plain({name: values[name] for name in new}), plain(dict(new))
     if new:
@@ -124,7 +125,7 @@ def note(facts: Values, values: Mapping[str, Any], new: Mapping[str, Any], steps
 
 
 def told(changes: Sequence[Mapping[str, Any]]) -> list[str]:
-    """A line of each of a run's changes: ``learning_rate 0.001 -> 0.0001 at 20,000 steps``."""
+    """Return one line for each change of a run: ``learning_rate 0.001 -> 0.0001 at 20,000 steps``."""
     return [
         ", ".join(f"{one_line(name)} {_text(was)} -> {_text(now)}" for name, (was, now) in change["settings"].items())
         + f" at {counted(change['steps'], 'step')}"
@@ -133,7 +134,7 @@ def told(changes: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _at_start(system: Any, runtime: str) -> Iterator[tuple[str, str]]:
-    """Settings that a run keeps, each with the reason."""
+    """Yield the settings that must not change, each with the reason."""
     yield "env", "another environment is another run"
     for name in at_start(system):
         yield name, "what was saved is of the one it had"
@@ -143,12 +144,12 @@ def _at_start(system: Any, runtime: str) -> Iterator[tuple[str, str]]:
 
 
 def at_start(system: Any) -> list[str]:
-    """Settings of which a state is, though no shape tells so."""
+    """Return the settings that saved state depends on although no tensor shape shows it."""
     return [name for cls in system.Config.__mro__ for name in vars(cls).get("at_start", ())]
 
 
 def shapes(program: Program, server: bool = False) -> Values:
-    """Return what must be the same: ``shape_of`` (with its ``server``), and what each replay holds."""
+    """Return the shapes that must not change: ``shape_of`` (with its ``server``), and the contents of each replay."""
     tables = {name: vars(c.table) for name, c in program.channels.items() if c.table is not None}
     replays = {name: {k: v for k, v in table.items() if k not in FREE} for name, table in tables.items()}
     return {**shape_of(program, server), "replays": replays}

@@ -1,4 +1,4 @@
-"""``shoal watch --terminal``: the panel of a run that some other process trains, from the files of its directory."""
+"""``shoal watch --terminal``: the panel of a run in another process, from the files of its directory."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from shoal.runtime.launch import Stop
 from shoal.untrusted import one_line
 from shoal.watch.files import Event, RunFiles, number
 
-LOOK_SECONDS = 1.0  # between two looks at the files
+LOOK_SECONDS = 1.0  # seconds between two readings of the files
 TRAINING = {"row", "steps", "updates", "episodes", "episode_return", "episode_length"}
 
 
 def show(path: Path) -> int:
-    """Show the run in ``path`` until it has ended, or until a signal; returns the exit code. UsageError where there is
-    no run."""
+    """Show the run in ``path`` until it has ended, or until a signal, and return the exit code. Raises UsageError if
+    there is no run."""
     run = RunFiles(path)
     facts = run.config()
     if not facts:
@@ -35,7 +35,7 @@ def show(path: Path) -> int:
             running = run.running()
             run.refresh()
             row = run.metrics.columns.last_row.get("row", -1.0)
-            if row != told:  # it may be an earlier one, of a run that was resumed
+            if row != told:  # it may be an earlier row if the run was resumed
                 seen, told = min(told, row), row
                 for event in run.events():
                     if event.level != "info" and event not in known:
@@ -53,7 +53,7 @@ def show(path: Path) -> int:
 
 
 def panel_of(run: RunFiles, facts: dict[str, Any]) -> Progress:
-    """Return the panel of a run, by its config.json."""
+    """Return the panel of a run from its config.json."""
     limits = facts.get("stop", {})
     limits = limits if isinstance(limits, dict) else {}
     steps = number(limits.get("steps"))
@@ -65,7 +65,7 @@ def panel_of(run: RunFiles, facts: dict[str, Any]) -> Progress:
 
 
 def snapshot(run: RunFiles) -> Snapshot:
-    """Return the state of a run by the newest rows of its files, ``refresh``ed before."""
+    """Return the state of a run from the newest rows of its files, which were ``refresh``ed before."""
     training, clock = run.metrics.columns.last_row, run.performance.columns.last_row
     fill = {name.removeprefix("fill/"): share for name, share in clock.items() if name.startswith("fill/")}
     shares: dict[str, dict[str, float]] = {}
@@ -78,13 +78,13 @@ def snapshot(run: RunFiles) -> Snapshot:
         updates=int(training.get("updates", 0)), step_rate=clock.get("steps_per_second", 0.0),
         update_rate=clock.get("updates_per_second", 0.0), episode_return=training.get("episode_return", float("nan")),
         episode_length=training.get("episode_length", float("nan")), episodes=int(training.get("episodes", 0)),
-        records={}, shares=shares, fill=fill,  # the records of all rows, not only of this one, are recalled
+        records={}, shares=shares, fill=fill,  # records of all rows are passed to the panel separately
         restarts=int(clock.get("restarts", 0)), memory=int(clock.get("memory", 0)),
     )  # fmt: skip
 
 
 def records(run: RunFiles) -> dict[str, tuple[float, float]]:
-    """Return the last value of each record, whichever row told it, and the seconds of training at which it did."""
+    """Return the last value of each record from any row, and the seconds of training at which it was recorded."""
     columns = run.metrics.columns
     found = {name: value for name, value in columns.last.items() if name not in TRAINING}
     rows = np.array([columns.known_at[name] for name in found])
@@ -93,7 +93,7 @@ def records(run: RunFiles) -> dict[str, tuple[float, float]]:
 
 
 def returns(run: RunFiles, seen: float) -> list[float]:
-    """Return the returns of the rows after row ``seen`` but for the newest, which its snapshot holds."""
+    """Return the returns of the rows after row ``seen`` except the newest, which is in the snapshot."""
     rows, values = (run.metrics.columns.column(name) for name in ("row", "episode_return"))
     after = (rows > seen) & (rows < run.metrics.columns.last_row["row"]) & np.isfinite(values)
     found: list[float] = values[after].tolist()

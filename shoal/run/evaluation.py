@@ -1,4 +1,4 @@
-"""Adds an evaluator to any system's program."""
+"""Evaluation of runs: an evaluator role during training, and a final evaluation."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ from shoal.records.report import Report
 from shoal.roles.evaluator import Episodes as Played, Film, Returns, evaluation_seed, make_evaluator
 from shoal.settings.run_options import Evaluation as Evaluation
 
-MAX_EVALUATION_SECONDS = 600.0  # seconds that a run may spend on the evaluation of what it ended with
+MAX_EVALUATION_SECONDS = 600.0  # longest time of the final evaluation
 
 
 def require_video(cfg: Any, how: Evaluation, apart: Call) -> None:
-    """UsageError if evaluations are filmed and cannot be; ``apart`` says where environments are made."""
+    """Raise UsageError if evaluations should be filmed but cannot be. ``apart`` calls functions where environments are
+    made."""
     if how.video:
         from shoal.policy.video import require_film
 
@@ -30,7 +31,8 @@ def require_video(cfg: Any, how: Evaluation, apart: Call) -> None:
 
 
 def add_evaluator(program: Program, system: Any, cfg: Any, how: Evaluation, run_dir: Path, whole: bool) -> None:
-    """A role that reads the program's parameters and plays; ``whole``: each evaluation in one step (serial)."""
+    """Add a role that reads the program's parameters and plays episodes. whole: each evaluation is one step (serial
+    runtime)."""
     try:
         channel = program.policy_channel()
     except WiringError as error:
@@ -58,10 +60,12 @@ def add_evaluator(program: Program, system: Any, cfg: Any, how: Evaluation, run_
 def final_evaluation(
     system: Any, cfg: Any, how: Evaluation, run_dir: Path, report: Report, channel: str, seed: int, apart: Call
 ) -> Returns | None:
-    """Evaluate what the run ended with in ``channel``, so that the best parameters are never older and worse.
-    ``apart`` says where the environments are stepped. It ends after ``MAX_EVALUATION_SECONDS``. None: it was evaluated
-    already, or has no parameters. Where the policy's other actions come to something else, their mean is in ``info``
-    (``_play_both``)."""
+    """Evaluate the final parameters of ``channel``, so that the best parameters are never older and worse. Return the
+    row of the evaluation, or None if they were evaluated already or the run has no parameters.
+
+    ``apart`` calls functions where environments are stepped. The evaluation ends after ``MAX_EVALUATION_SECONDS``. If
+    the policy's other kind of actions gives different returns, their mean is in ``info`` (``_play_both``).
+    """
     results = EvaluationFiles(run_dir, channel)
     params = report.params.get(channel)
     if params is None or results.last() == report.steps:
@@ -77,8 +81,9 @@ def final_evaluation(
 def _play_both(
     make_agent: Callable[[int], Agent], cfg: Any, how: Evaluation, params: Tensors, version: int, seed: int
 ) -> Returns:
-    """Returns of the actions that are asked for. Of a policy that samples, ``info`` has the mean of the others too,
-    ``sampled_mean`` or ``greedy_mean``, where the two differ. Both end together after ``MAX_EVALUATION_SECONDS``."""
+    """Return the returns of the requested kind of actions (greedy or sampled). If the policy samples and both kinds
+    differ, ``info`` has the mean of the other kind, ``sampled_mean`` or ``greedy_mean``. Both together end after
+    ``MAX_EVALUATION_SECONDS``."""
     end = time.monotonic() + MAX_EVALUATION_SECONDS
     returns = _play(make_agent, cfg, how, params, version, seed)
     if len(returns) < MIN_EPISODES or not getattr(make_agent(seed), "samples", False):
@@ -86,7 +91,7 @@ def _play_both(
     other = replace(how, sampled=not how.sampled)
     others = _play(make_agent, cfg, other, params, version, seed, max(0.0, end - time.monotonic()))
     name = "sampled_mean" if other.sampled else "greedy_mean"
-    if time.monotonic() < end and differ(returns, others):  # of what was cut short nobody can say
+    if time.monotonic() < end and differ(returns, others):  # an incomplete evaluation is not compared
         returns.info[name] = sum(others) / len(others)
     return returns
 
@@ -108,7 +113,7 @@ def _film(
     make_agent: Callable[[int], Agent], cfg: Any, run_dir: Path, greedy: bool, limit: int, params: Tensors,
     version: int, steps: int, seed: int,
 ) -> Generator[Played]:  # fmt: skip
-    """Film an episode with the parameters of the evaluation at ``steps``, picture by picture."""
+    """Film an episode with the parameters of the evaluation at ``steps``, yielding after each picture."""
     from shoal.policy.video import filming
 
     agent = partial(_loaded, make_agent, params, version)

@@ -1,4 +1,4 @@
-"""Whether a run has reached one of its limits, so that there is nothing to go on with."""
+"""Check whether a run has already reached its step, time or return limit."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from shoal.runtime.launch import Stop
 
 
 def check_unfinished(path: Path, checkpoint: Checkpoint, stop: Stop, wanted: float | None) -> None:
-    """UsageError if the run in ``path`` has reached a limit of ``stop``. ``wanted``: the return that ended it until
-    now."""
+    """Raise UsageError if the run in ``path`` has reached a limit of ``stop``. wanted: the return that ended it so
+    far."""
     reached: dict[str, float | None] = {"steps": checkpoint.steps, "seconds": checkpoint.manifest["seconds"]}
     report = read_report(path)
     if report is not None and report.reason == "episode_return" and report.steps == checkpoint.steps:
-        # episodes that ended while it stopped may have taken the mean below the limit again
+        # episodes that ended while it stopped may have lowered the mean below the limit again
         reached["episode_return"] = wanted
     for name, now in reached.items():
         limit = getattr(stop, name)

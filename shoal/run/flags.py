@@ -1,4 +1,4 @@
-"""The flags of a command that are fields of a system, and those that say where the configuration comes from."""
+"""Resolution of a command's flags: its own options, fields of a system, and the source of the configuration."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from shoal.types import Values
 
 
 def resolve_flags(name: str, system: Any, groups: Groups, own: Mapping[str, Any]) -> tuple[Values, Resolved]:
-    """A command's ``own`` options, and the configuration that its other flags resolve to."""
+    """Return a command's ``own`` options, and the configuration that its other flags resolve to."""
     own = {**own, "preset": str, "config": str, "trust": bool}
     mine, rest = divide(groups, own)
     check_flags(system.Config, rest, own, short_name(name))
@@ -32,7 +32,7 @@ def resolve_flags(name: str, system: Any, groups: Groups, own: Mapping[str, Any]
 
 
 def check_flags(Config: Any, groups: Groups, own: Iterable[str], name: str) -> None:
-    """UsageError for a flag that is no field, with the nearest of these and of a command's ``own``."""
+    """Raise UsageError for a flag that is no field, and suggest the nearest field or ``own`` option of the command."""
     fields = [f.name for f in dataclasses.fields(Config)]
     for flag, _ in groups:
         key = field_name(flag)

@@ -1,4 +1,4 @@
-"""A run that begins with parameters of another: with those of its networks and normalisers, and with nothing else."""
+"""Initial parameters from another run (``init_from``): those of networks and normalisers, without any other state."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from shoal.systems.es.evolution import TASK
 from shoal.untrusted import brief, excerpt, require_plain
 from shoal.zoo import located
 
-# What a new run has of its own: its task, the range of its returns, the scale of its rewards
+# tensors that a new run never takes over: its task, the range of its returns, the scale of its rewards
 RUN_SPECIFIC_PREFIXES = (TASK, "returns.", "rewards.")
-SETTINGS = {  # which settings decide whether there are such tensors, and of what shape
+SETTINGS = {  # the settings on which these tensors and their shapes depend
     "norms": "normalise_obs", "core": "core, core_size or core_layers", "critic": "separate_critic or hidden",
     "encoder": "torso, hidden, or what is observed", "policy": "hidden, or the actions", "head": "dueling or hidden",
     "pixel_control": "pixel_control", "reward_prediction": "reward_prediction",
@@ -31,9 +31,8 @@ log = logging.getLogger("shoal.initial")
 
 
 def read(source: str | Path, trust: bool = False) -> Tensors:
-    """The last parameters of a run's directory, or those in a file that ``Policy.save`` (or a run) wrote, also of the
-    zoo (``zoo:NAME``). Imports nothing that these name. UsageError where there are none. ``trust``: as in
-    ``Run.open``."""
+    """Return the last parameters of a run's directory, or those in a file of ``Policy.save``, of a run or of the zoo
+    (``zoo:NAME``). Imports nothing that these name. Raises UsageError if there are none. trust: as in ``Run.open``."""
     from shoal.run.population.training import best_member, is_population
 
     path = located(source)
@@ -59,8 +58,8 @@ def read(source: str | Path, trust: bool = False) -> Tensors:
 
 
 def begin_with(program: Program, params: Tensors, source: str | Path) -> None:
-    """Let ``program``, which has not been launched, begin with ``params``. UsageError that names the first tensor that
-    does not fit its policy's channel."""
+    """Make ``program``, which has not been launched, begin with ``params``. Raises UsageError that names the first
+    tensor that does not match its policy's channel."""
     channel = program.policy_channel()
     params = {name: tensor for name, tensor in params.items() if not name.startswith(RUN_SPECIFIC_PREFIXES)}
     _check(
@@ -68,7 +67,7 @@ def begin_with(program: Program, params: Tensors, source: str | Path) -> None:
         {name: field for name, field in channel.spec.items() if not name.startswith(RUN_SPECIFIC_PREFIXES)},
         source,
     )
-    # of a server, which writes what others begin with, nobody can tell here who they are
+    # a server may write initial parameters for other roles, which are not known here
     writers = () if channel.divided else {role.name for role, _ in program.ends(channel, "write")}
     program.roles = [
         replace(role, make=_Beginning(role.name, role.make, params, needed=role.name in writers))
@@ -94,7 +93,7 @@ def _unfit(source: str | Path, tensor: str, why: str) -> UsageError:
 
 
 class _Beginning:
-    """What makes a role with the parameters to begin with in its context. ``needed``: it must take them."""
+    """Makes a role with the initial parameters in its context. needed: whether the role must load them."""
 
     def __init__(self, name: str, make: Callable[..., Role], params: Tensors, needed: bool) -> None:
         self.name, self.make, self.params, self.needed = name, make, params, needed

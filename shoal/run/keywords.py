@@ -1,4 +1,5 @@
-"""Functions that take the run options as keywords: their signature and their help, from the table."""
+"""Functions that take the run options as keywords: their signatures and docstrings are made from the table of
+options."""
 
 from __future__ import annotations
 
@@ -17,11 +18,12 @@ R = TypeVar("R")
 
 
 class TakesOptions(Protocol[Table, Own, Result]):
-    """A function of its ``Own`` arguments, among them settings of any name, that also takes the fields of a table.
+    """A function with its ``Own`` arguments (settings of any name) that also takes the fields of a table as keywords.
 
-    Editors complete both. Type checkers do not refuse an option of the wrong type, since a setting may have any name
-    and type; ``RunOptions`` does when the function is called. Copies of the options in each signature would be checked,
-    but then an option would not be one line."""
+    Editors complete both. Type checkers accept an option of the wrong type, because a setting may have any name and
+    type; ``RunOptions`` rejects it when the function is called. Options that are copied into each signature would be
+    checked, but then a new option would be more than one line.
+    """
 
     @overload
     def __call__(self, first: Any, /, *args: Table.args, **options: Table.kwargs) -> Result: ...
@@ -32,8 +34,8 @@ class TakesOptions(Protocol[Table, Own, Result]):
 def takes_options(
     table: Callable[Table, OptionTable], unset: bool = False
 ) -> Callable[[Callable[Own, R]], TakesOptions[Table, Own, R]]:
-    """Return a decorator of a function that takes the options of ``table`` in its ``**settings``: its signature and its
-    docstring show each. unset: those that may change when a run goes on, all None unless given."""
+    """Return a decorator for a function that takes the options of ``table`` in its ``**settings``; its signature and
+    docstring then list each. unset: the options may change when a run is resumed and default to None."""
     assert isinstance(table, type) and issubclass(table, OptionTable)
 
     def decorate(function: Callable[Own, R]) -> TakesOptions[Table, Own, R]:

@@ -1,4 +1,4 @@
-"""What an environment turns out to be that a function or class of the user's makes, for its preset."""
+"""The kind of an environment that the user's function or class makes, for the choice of a preset."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ OPTIONS = [field.name for field in dataclasses.fields(EnvOptions)]
 
 
 def playing(runtime: str) -> Callable[[Values], str]:
-    """Return a function from the values of a config to the id of their environment (``envs.plays``). One that code of
-    the user's makes is made where ``runtime`` would make it."""
+    """Return a function from the values of a config to the id of their environment (``envs.plays``). The user's
+    environments are made where ``runtime`` would make them."""
 
     def found(values: Values) -> str:
         with looking_under(runtime):

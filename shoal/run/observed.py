@@ -1,4 +1,4 @@
-"""What random actions show of an environment whose run has not improved: observations that no network learns from."""
+"""Checks of an environment's observations after a run that has not improved, by random actions."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from shoal.roles.random_observations import random_observations
 from shoal.run.symptoms import PAGE
 
 ROWS, ENVS = 512, 4
-LEAST_ROWS, SECONDS = 64, 10.0  # fewer tell nothing; a run has ended, and somebody waits for its report
+LEAST_ROWS, SECONDS = 64, 10.0  # fewer rows are not enough; a user is waiting for the report
 WHERE = f"({PAGE}#observations)"
-LARGE, SMALL = 30.0, 1e-3  # of the deviation of a number among its fellows, beyond which it drowns or is drowned
+# standard deviations among the numbers of an observation, beyond which one dominates or is negligible
+LARGE, SMALL = 30.0, 1e-3
 
 
 def observed(cfg: Any, seed: int) -> str:
-    """A sentence on the observations of a configuration's environment, "" if nothing is wrong with them or it is too
-    slow to tell. Plays ``ROWS`` steps with random actions, for about ``SECONDS`` at most."""
+    """Return a sentence about bad observations of a configuration's environment, or "" if none are found or it is too
+    slow to tell. Plays ``ROWS`` steps with random actions, for at most about ``SECONDS``."""
     rows = random_observations(evaluation_envs(cfg, ENVS), ROWS, seed, SECONDS)
     if any(len(array) < LEAST_ROWS for array in rows.values()):
         return ""

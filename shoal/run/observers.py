@@ -1,4 +1,4 @@
-"""Functions of the user's that see the metrics of a run as it goes on, and may end it."""
+"""The user's observers: functions that receive the metrics of a run while it trains, and may end it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ Observer = Callable[[Values], object]
 
 
 def observing(functions: Any) -> Sequence[Observer]:
-    """The functions in the argument ``observers``, which may be one alone."""
+    """Return the functions in the argument ``observers``, which may be a single one. Raises UsageError for anything
+    else."""
     several = [functions] if callable(functions) else functions
     if not isinstance(several, Sequence) or not all(map(callable, several)):
         raise UsageError(f"'observers' expects functions, found {functions!r}")
@@ -27,13 +28,13 @@ def observing(functions: Any) -> Sequence[Observer]:
 
 
 class Observers:
-    """An observer of the run that hands each of ``functions`` a dict of its own. One that returns True ends the run, in
-    order; so does one that raises, and ``check`` then raises an error that names it."""
+    """Passes each row to ``functions``, as a dict of its own. A function that returns True ends the run normally. One
+    that raises ends it too, and ``check`` then raises an error that names it."""
 
     def __init__(self, functions: Sequence[Observer]) -> None:
         self.functions = functions
         self._ends = False
-        self._looked = 0.0  # monotonic seconds
+        self._looked = 0.0  # monotonic seconds of the last check
         self._failed: tuple[str, Exception] | None = None
 
     def update(self, snapshot: Snapshot) -> None:
@@ -43,19 +44,20 @@ class Observers:
                 return
             try:
                 answer = function(dict(row))
-            except Exception as error:  # noqa: BLE001 - whatever a function of the user's raises
+            except Exception as error:  # noqa: BLE001 - a user's function may raise anything
                 self._failed = (_name(function), error)
             else:
                 self._ends |= isinstance(answer, (bool, np.bool_)) and bool(answer)
 
     def end(self) -> bool:
-        """Return whether the run shall end. A runtime asks as long as it goes on."""
+        """Return True if the run should end. The runtime asks repeatedly."""
         self._looked = time.monotonic()
         return self._ends or self._failed is not None
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
-        """The time in which the runtime runs: an ``Alarm`` among the functions listens whether it goes on."""
+        """Return a context in which the runtime runs. An ``Alarm`` among the functions then detects a runtime that
+        hangs."""
         self._looked = time.monotonic()
         with contextlib.ExitStack() as stack:
             for function in self.functions:
@@ -64,7 +66,7 @@ class Observers:
             yield
 
     def check(self) -> None:
-        """ShoalError if one of them has raised."""
+        """Raise ShoalError if one of the functions has raised."""
         if self._failed is not None:
             name, error = self._failed
             raise ShoalError(f"the observer {name} raised {type(error).__name__}: {error}") from error

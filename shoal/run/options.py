@@ -1,4 +1,5 @@
-"""How a configuration is run: the options of ``settings.run_options``, read, checked, and written to config.json."""
+"""RunOptions: the options of ``settings.run_options``, read from flags or keywords, checked, and written to
+config.json."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ from shoal.zoo import is_zoo
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions(OptionTable):
-    """The options of one run. UsageError for a value that is not in its range."""
+    """The options of one run. Raises UsageError for a value out of range."""
 
     def __post_init__(self) -> None:
         for name, hint in ranged(type(self)).items():
@@ -39,8 +40,8 @@ class RunOptions(OptionTable):
 
     @classmethod
     def divide(cls, given: Mapping[str, Any]) -> tuple[Values, Values]:
-        """Divide the keyword arguments of a Python call into options, as this class takes them, and the others, which
-        are settings. ``log`` may be one name, and ``evaluation`` None, which is none."""
+        """Split the keyword arguments of a Python call into options, as this class takes them, and settings. ``log``
+        may be a single name, and ``evaluation`` may be None."""
         known = about(cls)
         options = {name: value for name, value in given.items() if name in known}
         if isinstance(options.get("log"), str):
@@ -50,16 +51,16 @@ class RunOptions(OptionTable):
         return options, {name: value for name, value in given.items() if name not in known}
 
     def named(self) -> list[str]:
-        """Return the names that stand for code of the user's."""
+        """Return the option values that name code of the user's."""
         return [name for name in (self.runtime, *self.log) if is_own(name)]
 
     def stop(self, steps: int) -> Stop:
-        """Return the limits that end a run whose configuration has so many ``steps``."""
+        """Return the limits that end a run of a configuration with ``steps`` steps."""
         return Stop(steps=steps, seconds=self.seconds, episode_return=self.until_return)
 
     # -------------------------------------------------------------------------------- config.json
     def to_json(self, steps: int) -> Values:
-        """Return the options as config.json holds them, for ``from_json``."""
+        """Return the options as config.json stores them, for ``from_json``."""
         special = {
             "evaluation": dataclasses.asdict(self.evaluation),
             "init_from": self.initial(),
@@ -73,7 +74,8 @@ class RunOptions(OptionTable):
         return out
 
     def initial(self) -> str | None:
-        """Return where the run's first parameters are from, as an absolute path or ``zoo:NAME``; None: drawn."""
+        """Return the source of the run's initial parameters as an absolute path or ``zoo:NAME``, or None if they are
+        drawn."""
         source = self.init_from
         return None if source is None else str(source if is_zoo(source) else Path(source).resolve())
 
@@ -96,15 +98,15 @@ class RunOptions(OptionTable):
         kept["runtime"] = runtime_to_resume(facts["runtime"])
         kept["evaluation"] = Evaluation(**facts["evaluation"]) if facts["evaluation"]["every"] else Evaluation()
         given = {**kept, **anew}
-        if "log" in anew and "log_args" not in anew:  # those of back ends that are no longer told anything
+        if "log" in anew and "log_args" not in anew:  # without the arguments of back ends that are no longer used
             given["log_args"] = {name: args for name, args in kept.get("log_args", {}).items() if name in anew["log"]}
         return cls(**given)
 
     # ------------------------------------------------------------------------------- command line
     @classmethod
     def from_flags(cls, flags: Mapping[str, Any], **defaults: Any) -> RunOptions:
-        """Return those that a command was given, parsed by the types in ``FLAGS``; ``defaults`` are the command's
-        own."""
+        """Return the options given by a command's flags, which are parsed by the types in ``FLAGS``; ``defaults`` are
+        the command's own."""
         given = given_by(flags)
         if "evaluation" in given:
             if "every" not in given["evaluation"]:
@@ -115,13 +117,12 @@ class RunOptions(OptionTable):
 
     @property
     def shows(self) -> bool:
-        """Whether progress is shown."""
+        """Return True if progress is shown."""
         return watched() if self.quiet is None else not self.quiet
 
 
 def given_by(words: Mapping[str, Any]) -> Values:
-    """Return the options, by their names, that a command's flags give: of the ``evaluation`` a dict of what they say of
-    it."""
+    """Return the options that a command's flags set, by name; for ``evaluation``, a dict of its parts."""
     out: Values = {}
     for name, value in words.items():
         flag = BY_FLAG.get(name)
@@ -135,13 +136,13 @@ def given_by(words: Mapping[str, Any]) -> Values:
 BY_FLAG = flags(RunOptions)
 FLAGS: Values = {name: flag.type for name, flag in BY_FLAG.items()}  # for ``settings.flags.options``
 REQUIRED_KEYS = required_keys(RunOptions)  # of a config.json
-RESUMABLE = resumable(RunOptions)  # may change on resume
+RESUMABLE = resumable(RunOptions)  # options that may change on resume
 RESUMABLE_FLAGS = [name for name, flag in BY_FLAG.items() if flag.option in RESUMABLE]
 LIMITS: Values = {"steps": Count, "seconds": FLAGS["seconds"], "until_return": FLAGS["until-return"]}
 
 
 def check_limits(**limits: Any) -> None:
-    """UsageError for one of ``LIMITS`` that is not in its range; None is no limit."""
+    """Raise UsageError for one of ``LIMITS`` that is out of range. None means no limit."""
     for name, value in limits.items():
         if value is not None:
             expect(LIMITS[name], value, f"'{name}'")

@@ -1,4 +1,4 @@
-"""The layout of the panel that a terminal shows of a run: what matters most first, in whatever window there is."""
+"""The layout of a run's panel in a terminal: the most important figures come first, in any size of window."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from shoal.untrusted import one_line
 
 FIRST = ("time", "steps", "return", "bottleneck", "updates", "first update", "alert", "evaluation", "policy lag",
          "samples per insert", "restarts", "not improved", "fill", "memory", "episodes")  # fmt: skip
-WRAPPED = ("alert", "not improved")  # sentences, of two lines at most
-KEY, LEAST_KEY = 18, 12  # columns of a figure's name: less of them in a narrow window
-CELL = 38  # columns of a metric beside others
-TALL = 34  # rows of a window in which there is room for the heading
+WRAPPED = ("alert", "not improved")  # sentences of at most two lines
+KEY, LEAST_KEY = 18, 12  # columns of a figure's name, and of a narrow window's
+CELL = 38  # columns of one metric in a row of several
+TALL = 34  # rows of a window that has room for the heading
 BARS = "▁▂▃▄▅▆▇█"
-MOST_POINTS = 64  # of a sparkline
+MOST_POINTS = 64  # points of a sparkline
 
 Figure = tuple[str, str]
 
 
 class Spark:
-    """A curve of one line of text, from the beginning of the run to now: where there are more points than
-    ``MOST_POINTS``, every second one is left out."""
+    """A curve in one line of text from the beginning of the run. Beyond ``MOST_POINTS`` points, every second one is
+    dropped."""
 
     def __init__(self) -> None:
         self._points: list[float] = []
         self._stride, self._seen = 1, 0
 
     def add(self, value: float) -> None:
-        """Take the next value; what is not finite counts for nothing."""
+        """Add a value. Values that are not finite are ignored."""
         if not math.isfinite(value):
             return
         if self._seen % self._stride == 0:
@@ -40,7 +40,7 @@ class Spark:
             self._points, self._stride = self._points[::2], 2 * self._stride
 
     def text(self, most: int) -> str:
-        """Return the curve in ``most`` characters at most; "" before there are two points."""
+        """Return the curve in at most ``most`` characters, or "" before there are two points."""
         points = self._points
         if len(points) < 2 or most < 2:
             return ""
@@ -55,8 +55,8 @@ class Spark:
 def lines(
     heading: Sequence[Figure], figures: Sequence[Figure], times: Mapping[str, str], slow: str, width: int, height: int
 ) -> list[tuple[str, str]]:
-    """(style, text) of each line, ``height`` of them at most and none wider than ``width``: the first of ``figures`` by
-    ``FIRST``, the other ones side by side, then how each role spends its time (``slow``: the bottleneck)."""
+    """Return (style, text) of at most ``height`` lines of at most ``width`` characters: first the ``figures`` named in
+    ``FIRST``, then the other ones side by side, then how each role spends its time. slow: the bottleneck."""
     vital = sorted((f for f in figures if f[0] in FIRST), key=lambda f: FIRST.index(f[0]))
     rest = [f for f in figures if f[0] not in FIRST]
     out: list[tuple[str, str]] = []
@@ -82,7 +82,7 @@ def lines(
 
 
 def render(title: str, shown: Sequence[tuple[str, str]], bar: Any) -> Any:
-    """Return the panel for rich; a line is one line, however wide."""
+    """Return the panel as a rich renderable in which lines are not wrapped."""
     from rich.console import Group
     from rich.panel import Panel
     from rich.text import Text

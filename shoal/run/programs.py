@@ -1,4 +1,4 @@
-"""A program of one's own, run as it is: no environment need be in it, and no directory is written."""
+"""Running a user's own program: without an environment and without a run directory."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ def launch(
     program: Program, *, runtime: str = RunOptions.runtime, seed: int = RunOptions.seed, steps: int | None = None,
     updates: int | None = None, seconds: float | None = None,
 ) -> Report:  # fmt: skip
-    """Run ``program`` until it has counted so many ``env_steps`` or ``updates``, or for so many seconds, whichever is
-    first. ``Report.params`` holds what was published last on each params channel, by its name.
+    """Run ``program`` until it has counted ``steps`` ``env_steps`` or ``updates``, or for ``seconds``, whichever is
+    first. ``Report.params`` holds the parameters published last on each params channel, by its name.
 
     runtime: ``local`` (processes that share memory) or ``serial`` (one process, deterministic). seed: of all roles.
-    Raises WiringError or UsageError for what cannot be run; RoleFailed, Diverged or Deadlock if the run fails.
+    Raises WiringError or UsageError if the program cannot be run, and RoleFailed, Diverged or Deadlock if the run
+    fails.
     """
     if steps is None and updates is None and seconds is None:
         raise UsageError("a program needs an end: expected steps, updates or seconds, found none of them")

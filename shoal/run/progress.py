@@ -1,4 +1,4 @@
-"""What a run shows while it goes on: a live panel on a terminal, plain lines elsewhere."""
+"""Progress of a run: a live panel in a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ from shoal.untrusted import one_line
 from shoal.words import counted
 
 PLAIN_EVERY = 5.0  # seconds between two lines when the output is not a terminal
-KNOWN = {  # records that have a name and a place of their own
+KNOWN = {  # records with a name and a place of their own
     "replay_size": "replay", "loss": "loss", "entropy": "entropy",
     "learning_rate": "learning rate", "grad_norm": "gradient norm", "kl": "KL",
 }  # fmt: skip
-OLD_SECONDS = 30.0  # seconds after which a value that is not told anew is shown with its age
+OLD_SECONDS = 30.0  # seconds after which a value that was not recorded again is shown with its age
 OWN_PLACE = {*KNOWN, "evaluation_return", "samples_per_insert", "policy_lag_p50", "policy_lag_p95", "policy_lag_max"}
 
 
 def watched() -> bool:
-    """Return whether a person looks at standard output: a terminal, or the cell of a notebook."""
+    """Return True if a person sees standard output: it is a terminal or the cell of a notebook."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     on_terminal = sys.stdout is not None and sys.stdout.isatty()  # it may have been closed
     return on_terminal or type(shell).__name__ == "ZMQInteractiveShell"
 
 
 class Environment(Protocol):
-    """What is shown of a run's environment: of an ``EnvSpec``, or of what its files say."""
+    """The facts of a run's environment that are shown, from an ``EnvSpec`` or from the run's files."""
 
     @property
     def id(self) -> str: ...
@@ -64,14 +64,14 @@ class Played(NamedTuple):
 
 
 class _Nobody(io.StringIO):
-    """Takes everything and keeps nothing."""
+    """A stream that discards everything."""
 
     def write(self, text: str) -> int:
         return len(text)
 
 
 def time_left(stop: Stop, snapshot: Snapshot) -> float | None:
-    """Seconds until the first limit is reached at the average pace so far; None if unknown."""
+    """Return the seconds until the first limit is reached at the average speed so far, or None if unknown."""
     left = []
     for limit, done in ((stop.steps, snapshot.steps), (stop.updates, snapshot.updates)):
         if limit is not None and done > 0:
@@ -82,7 +82,7 @@ def time_left(stop: Stop, snapshot: Snapshot) -> float | None:
 
 
 def clock(seconds: float | None) -> str:
-    """3725 -> '1:02:05'."""
+    """Return seconds as hours, minutes and seconds: 3725 -> '1:02:05'."""
     if seconds is None or not math.isfinite(seconds):
         return "?"
     minutes, s = divmod(int(seconds), 60)
@@ -91,7 +91,7 @@ def clock(seconds: float | None) -> str:
 
 
 def number(value: float) -> str:
-    """Short, without losing the sign or the size: 12,345 or 0.00123."""
+    """Return a number in few characters without losing its sign or magnitude: 12,345 or 0.00123."""
     if not math.isfinite(value):
         return str(value)
     if abs(value) >= 1000 or (value == int(value) and abs(value) >= 1):
@@ -100,7 +100,7 @@ def number(value: float) -> str:
 
 
 def packed(figures: Sequence[tuple[str, str]], width: int) -> list[str]:
-    """Lines of figures, of ``width`` characters at most: one that does not fit begins the next line."""
+    """Return lines of figures of at most ``width`` characters. A figure that does not fit begins a new line."""
     out: list[str] = []
     for key, value in figures:
         text = one_line(f"{key} {value}")
@@ -114,7 +114,7 @@ def packed(figures: Sequence[tuple[str, str]], width: int) -> list[str]:
 
 
 class Progress:
-    """Shows a run on ``file`` (standard output): call ``close`` at its end."""
+    """Shows a run on ``file`` (default: standard output). Call ``close`` at its end."""
 
     def __init__(
         self,
@@ -128,7 +128,7 @@ class Progress:
         symptoms: Symptoms | None = None,
         first: float = 0.0,
     ):
-        """``first``: environment steps before the first update, roughly; 0: nobody can say."""
+        """first: approximate environment steps before the first update; 0: unknown."""
         self.system, self.env, self.stop, self.resolved, self.path = system, env, stop, resolved, path
         self.symptoms = symptoms
         self.file = file or sys.stdout
@@ -137,10 +137,10 @@ class Progress:
         self.ratio = next((c.ratio.samples_per_insert for c in channels if c.kind == "replay"), None)
         self.first = first
         self.live: Any = None
-        self._made = (0.0, 0)  # seconds and steps, those that are not counted yet among them, when it was last told
+        self._made = (0.0, 0)  # seconds and steps, including uncounted ones, of the last snapshot
         self._last_line = -math.inf
         self._rates: tuple[float, float] | None = None
-        self._records: dict[str, tuple[float, float]] = {}  # the last value of each, and when it was told
+        self._records: dict[str, tuple[float, float]] = {}  # the last value of each record, and when it was recorded
         self._spark = panel.Spark()
         self.alerts = Alerts()
         logging.getLogger("shoal").addHandler(self.alerts)
@@ -162,15 +162,15 @@ class Progress:
 
         class Terminal(Console):
             def on_broken_pipe(self) -> None:
-                raise BrokenPipeError  # rich would end the program
+                raise BrokenPipeError  # otherwise rich would end the process
 
         self.live = Live(console=Terminal(file=styled(self.file)), auto_refresh=False)
         self.live.start()
         self.live.update(self._panel(None), refresh=True)
 
     def recall(self, records: Mapping[str, tuple[float, float]], returns: Sequence[float]) -> None:
-        """Take what was told before the next snapshot: of each record its last value and the second of training at
-        which it was told, and the returns in order."""
+        """Take records and returns from before the next snapshot: the last value of each record with the second of
+        training at which it was recorded, and the returns in order."""
         self._records.update(records)
         for value in returns:
             self._spark.add(value)
@@ -183,7 +183,7 @@ class Progress:
             rate = (self._made[1] - steps) / (snapshot.seconds - since)
         old = self._rates or (rate, snapshot.update_rate)
         self._rates = (0.7 * old[0] + 0.3 * rate, 0.7 * old[1] + 0.3 * snapshot.update_rate)
-        for role, phases in snapshot.shares.items():  # a role in the middle of a long step keeps its last ones
+        for role, phases in snapshot.shares.items():  # a role in the middle of a long step keeps its last shares
             before = self._shares.get(role, phases)
             names = dict.fromkeys([*before, *phases])
             self._shares[role] = {p: 0.7 * before.get(p, 0.0) + 0.3 * phases.get(p, 0.0) for p in names}
@@ -212,7 +212,8 @@ class Progress:
 
     @contextlib.contextmanager
     def _heard(self) -> Iterator[None]:
-        """Whoever read it may have gone, with the terminal or the pipe: then nothing more is shown, and no run ends."""
+        """Stop showing anything if the block fails to write, as when the terminal or the reader of the pipe has gone.
+        The run continues."""
         try:
             yield
         except OSError:
@@ -280,12 +281,12 @@ class Progress:
         return out
 
     def _age(self, name: str, s: Snapshot) -> str:
-        """Of a value that was told long ago, when that was."""
+        """Return when a value was recorded, if that is long ago, else ""."""
         age = s.seconds - self._records[name][1]
         return f" ({clock(age)} ago)" if age > OLD_SECONDS else ""
 
     def _awaited(self, s: Snapshot) -> str:
-        """When the first update comes, at the pace so far."""
+        """Return when the first update is expected at the speed so far."""
         made = max(s.steps, self._made[1])
         after = f"after about {counted(self.first, 'step')}"
         if not made or not s.seconds:
@@ -296,7 +297,7 @@ class Progress:
         from rich.progress_bar import ProgressBar
 
         size = self.live.console.size
-        width, height = size.width - 4, size.height - 4  # of what is within its frame, under its bar
+        width, height = size.width - 4, size.height - 4  # inside its frame and below its bar
         slow = bottleneck(self._shares)
         figures = [("state", "starting")]
         total: float | None = None
@@ -315,7 +316,7 @@ class Progress:
 
 
 class Bar:
-    """A bar of rich's that ends its line."""
+    """A progress bar of rich that ends its line."""
 
     def __init__(self, bar: Any) -> None:
         self._bar = bar
@@ -328,7 +329,7 @@ class Bar:
 
 
 class Alerts(logging.Handler):
-    """Keeps the newest warning of Shoal, and how many there were, for a line that stays."""
+    """Keeps the newest warning of Shoal and the number of warnings, for a line of the panel."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -338,6 +339,6 @@ class Alerts(logging.Handler):
         self.tell(record.getMessage().partition("\n")[0], time.strftime("%H:%M:%S"))
 
     def tell(self, text: str, when: str) -> None:
-        """Note a warning."""
+        """Record a warning."""
         self.count += 1
         self.newest = f"{when} {text}" + (f" ({self.count} in all)" if self.count > 1 else "")

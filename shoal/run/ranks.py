@@ -1,5 +1,5 @@
-"""What a run does once though torchrun has started several processes of it: the first rank writes, and
-the others follow. In a process that torchrun has not started all of it is as ever."""
+"""Work that a run does once although torchrun has started several processes: the first rank writes, and the others
+follow. A process that torchrun has not started counts as the first rank."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from shoal.torchrun.place import place
 
 
 class Elsewhere:
-    """In place of the directory of a run that another rank writes."""
+    """Replaces the directory of a run in ranks that do not write it."""
 
     present = None
-    advanced = False  # the first rank says how to go on
+    advanced = False  # the first rank decides how to resume
 
     class lock:
-        launch = 0  # the first rank tells
+        launch = 0  # the first rank sends it
 
     def update(self, snapshot: Snapshot) -> None: ...
     def go_on(self, after: Checkpoint) -> None: ...
@@ -38,13 +38,13 @@ class Elsewhere:
 
 
 def follows() -> bool:
-    """Return whether this process is a rank that another one leads."""
+    """Return True if this process is a rank that follows the first one."""
     here = place()
     return here is not None and not here.first
 
 
 def agree(value: Any = None) -> Any:
-    """The value that the first rank gives, in all of them."""
+    """Return, in every rank, the value that the first rank passes."""
     here = place()
     if here is None:
         return value
@@ -55,7 +55,7 @@ def agree(value: Any = None) -> Any:
 
 @contextlib.contextmanager
 def new_directory(name: str, env: str, seed: int) -> Iterator[Path]:
-    """See ``records.run_dir``; the first rank makes it."""
+    """Create a new run directory in the first rank and yield its path in all ranks; see ``records.run_dir``."""
     if follows():
         yield Path(agree())
         return
@@ -65,17 +65,17 @@ def new_directory(name: str, env: str, seed: int) -> Iterator[Path]:
 
 
 def directory(path: Path) -> RunDirectory | Elsewhere:
-    """Return the directory that a new run writes to."""
+    """Return the directory object of a new run."""
     return Elsewhere() if follows() else RunDirectory(path)
 
 
 def reopened(path: Path, trust: bool) -> RunDirectory | Elsewhere:
-    """Return the directory that a resumed run writes to; ``trust``: also through links that it holds."""
+    """Return the directory object of a resumed run. trust: write through links in it, too."""
     return Elsewhere() if follows() else RunDirectory.reopen(path, trust)
 
 
 def newest(folder: Path) -> Checkpoint:
-    """The newest checkpoint; those that are damaged are set aside by the first rank, before the others look."""
+    """Return the newest checkpoint. The first rank sets damaged ones aside before the others look."""
     if follows():
         agree()
         return checkpoint.newest(folder)
@@ -85,7 +85,7 @@ def newest(folder: Path) -> Checkpoint:
 
 
 def as_many(resolved: Resolved) -> Resolved:
-    """A configuration with as many ranks as torchrun has started, unless its user says how many."""
+    """Return a configuration with as many ranks as torchrun has started, unless its user has set their number."""
     here, asked = place(), by_user(resolved.origins.get("actors", "default"))
     if here is None or (asked and resolved.cfg.actors):
         return resolved
@@ -94,5 +94,5 @@ def as_many(resolved: Resolved) -> Resolved:
 
 
 def quietly(options: RunOptions) -> RunOptions:
-    """Options of a process that says what the run says, or of one that leaves it to another."""
+    """Return the options of this process, without progress output if another rank shows it."""
     return dataclasses.replace(options, quiet=True, log=()) if follows() else options

@@ -1,4 +1,4 @@
-"""``resume`` goes on with a run, from its newest checkpoint and with what was saved of its configuration."""
+"""``resume``: continue a run from its newest checkpoint with its saved configuration."""
 
 from __future__ import annotations
 
@@ -36,9 +36,12 @@ NOWHERE: Values = {"address": None, "log": (), "log_args": {}}  # options that s
 
 @dataclass(frozen=True)
 class Changes:
-    """What changes when a run goes on. limits: new ones of ``LIMITS``, None: as it was. settings: fields of its config.
-    options: those of the run in ``RESUMABLE``, of `evaluation` what changes. runtime, address: where it goes on. env:
-    what makes its environment, again. flags: whether all this was given as flags."""
+    """Changes when a run is resumed.
+
+    limits: new values of ``LIMITS``; None: unchanged. settings: fields of its config. options: those in ``RESUMABLE``,
+    and the changed parts of `evaluation`. runtime, address: where it continues. env: the object that makes its
+    environment, given again. flags: whether all this was given as flags.
+    """
 
     limits: Mapping[str, Any] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -71,14 +74,16 @@ def resume(
     **settings: Any,
 ) -> Run:
     """Continue the run in ``path``, a directory or a ``Run``, from its newest complete checkpoint, in the same
-    directory with the same configuration. The limits are those of the run unless given anew; they count from its
-    beginning. ``runtime``: None: that of the run; ``local`` and ``ray`` go on with each other's runs. ``address``: of
-    the Ray cluster this time. ``trust``: as in ``Run.policy``.
+    directory with the same configuration. The limits are those of the run unless given; they count from its beginning.
 
-    env: the class or function that makes its environment, again, where that was given in Python. observers, alert,
-    alert_after, watch: as in ``train``. settings: fields of its config that change from here on; UsageError for one
-    that changes the shape of something that was saved. Each change is noted with its step in config.json. Options of
-    the run (those of ``shoal.run.RunOptions`` that are ``resumable``) may change too; None: as they were."""
+    runtime: None: that of the run; ``local`` and ``ray`` can continue each other's runs. address: of the Ray cluster
+    this time. trust: as in ``Run.policy``. env: the class or function that makes its environment, again, if it was
+    given in Python. observers, alert, alert_after, watch: as in ``train``. settings: fields of its config that change
+    from here on, and options of the run (those of ``shoal.run.RunOptions`` that are ``resumable``); None: unchanged.
+    Each change is recorded with its step in config.json.
+
+    Raises UsageError for a setting that changes the shape of something that was saved.
+    """
     options, fields = RunOptions.divide({n: v for n, v in settings.items() if v is not None or n not in RESUMABLE})
     changes.refuse_options((name for name in options if name not in RESUMABLE), flags=False)
     options = {name: expect(ranged(RunOptions)[name], value, f"'{name}'") for name, value in options.items()}
@@ -90,7 +95,7 @@ def resume(
 def go_on(
     path: str | os.PathLike[str], given: Changes, observers: Sequence[Observer] = (), beside: Beside = ALONE
 ) -> Run:
-    """Go on with a run as ``resume`` and ``shoal resume`` do."""
+    """Continue a run as ``resume`` and ``shoal resume`` do."""
     with beside.of(fixed(path)) as company:
         return company.ended(_go_on(path, given, [*observers, *company.observers]))
 
@@ -140,7 +145,8 @@ def _go_on(path: str | os.PathLike[str], given: Changes, observers: Sequence[Obs
 
 
 def _where(facts: Values, runtime: str | None, address: str | None) -> Values:
-    """Options of a run that goes on in another place. UsageError where it would not be the same run."""
+    """Return the options of a run that continues in another place. Raises UsageError if the runtime cannot continue
+    it."""
     if runtime is not None:
         check_runtime(runtime)
         if runtime != facts["runtime"] and (is_deterministic(runtime) or is_deterministic(facts["runtime"])):
@@ -154,7 +160,7 @@ def _where(facts: Values, runtime: str | None, address: str | None) -> Values:
 
 
 def loaded(path: Path, facts: Values) -> tuple[Any, Values]:
-    """The system of a run that was started before, and every value of its configuration."""
+    """Return the system of an earlier run, and all values of its configuration."""
     from shoal import systems
 
     system, where = systems.load(facts["system"]), str(path / "config.json")
@@ -162,9 +168,9 @@ def loaded(path: Path, facts: Values) -> tuple[Any, Values]:
     for missing in sorted(values.keys() - facts["config"].keys()):
         message = f"{where} lacks '{missing}' (another version wrote it): using {values[missing]!r}"
         print(f"shoal: {message}", file=sys.stderr)
-    if facts.get("actors"):  # also where this machine has another number of cores
+    if facts.get("actors"):  # kept even if this machine has another number of cores
         values["actors"] = expect(ranged(system.Config)["actors"], facts["actors"], f"'actors' ({where})")
-    if values.get("inference") == "auto":  # what was saved is of the roles it had, whatever this machine's device is
+    if values.get("inference") == "auto":  # saved state depends on the roles it had, whatever device this machine has
         acting = expect(ranged(system.Config)["inference"], facts.get("acting", "actor"), f"'acting' ({where})")
         if acting != ("server" if system.Config(**values).acts_by_server() else "actor"):
             values["inference"] = acting

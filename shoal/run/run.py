@@ -1,4 +1,4 @@
-"""What a run leaves behind."""
+"""Run: a finished or running training on disk, and functions that open its policy."""
 
 from __future__ import annotations
 
@@ -44,10 +44,13 @@ from shoal.zoo import is_zoo, located
 
 @dataclass(repr=False)
 class Run:
-    """A run on disk. ``config``: the values it was run with; ``report``: how it ended (None while it runs);
-    ``system``: the name it was started by; ``channel``: the params channel of its policy (None: the only one);
-    ``changes``: settings that changed when it was resumed, each with its ``steps``; ``init_from``: whose parameters it
-    began with (None: drawn); ``trusted``: the code that it names may run (``run.trust``)."""
+    """A run on disk.
+
+    config: the values it was run with; report: how it ended (None while it runs); system: the name it was started by;
+    channel: the params channel of its policy (None: the only one); changes: settings that changed when it was resumed,
+    each with its ``steps``; init_from: source of its initial parameters (None: drawn); trusted: whether code that it
+    names may run (``run.trust``).
+    """
 
     path: Path
     system: str
@@ -60,8 +63,9 @@ class Run:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], *, trust: bool = False) -> Run:
-        """The run in a directory that ``train`` made; of a population, that of its best member. UsageError where it
-        holds links, which lead elsewhere, unless the user says ``trust`` (which ``policy`` then takes as said)."""
+        """Open the run in a directory that ``train`` made; for a population, that of its best member. Raises UsageError
+        if it contains links, which may lead elsewhere, unless ``trust`` is true (which then holds for ``policy``
+        too)."""
         if is_saved(path):
             raise UsageError(f"'{path}' is a saved policy, not the directory of a run: shoal.load opens it")
         path = fixed(path)
@@ -77,13 +81,13 @@ class Run:
             facts.get("init_from"), trusted=trust,
         )  # fmt: skip
 
-    if not TYPE_CHECKING:  # so that a type checker still knows what there is
+    if not TYPE_CHECKING:  # hidden from type checkers, which should report unknown attributes
 
         def __getattr__(self, name: str) -> Any:
             raise AttributeError(f"a run has no attribute '{name}'{instead(OF_RUN, name)}")
 
     def __fspath__(self) -> str:
-        """Return its directory: a run can be given wherever one is, as in ``shoal.resume(run)``."""
+        """Return its directory, so that a run is accepted wherever a path is, as in ``shoal.resume(run)``."""
         return str(self.path)
 
     def __repr__(self) -> str:
@@ -96,7 +100,7 @@ class Run:
 
     @property
     def ending(self) -> str:
-        """How it ended, in words."""
+        """Return how it ended, in words."""
         if self.report is None:
             return "running, or killed"
         return f"{self.report.reason}, {counted(self.report.steps, 'step')}{self._gained}"
@@ -108,7 +112,7 @@ class Run:
 
     def metrics(self) -> dict[str, np.ndarray]:
         """Return every recorded metric as a column, float64 [rows], by name: ``steps``, ``seconds``, ``episode_return``
-        and those in docs/metrics.md. Unknown values are nan. UsageError if the run has no metrics."""
+        and those in docs/metrics.md. Unknown values are nan. Raises UsageError if the run has no metrics."""
         rows = read_curve(self.path)
         names = dict.fromkeys(name for row in rows for name in row)
         return {name: np.array([row.get(name, math.nan) for row in rows]) for name in names}
@@ -122,10 +126,11 @@ class Run:
         raise UsageError("a DataFrame needs pandas or polars (pip install pandas); run.metrics() gives plain columns")
 
     def plot(self, out: str | Path | None = None, x: str = "both") -> Any:
-        """Return the learning curve as a matplotlib figure, which a notebook shows, drawn as ``shoal plot`` does.
+        """Return the learning curve as a matplotlib figure, drawn as by ``shoal plot``. A notebook shows it.
 
-        x: ``steps``, ``seconds`` or ``both``. out: a file that it is also written to (.png, .svg or .pdf). UsageError
-        without the extra ``plot``, or where no episode has ended."""
+        x: ``steps``, ``seconds`` or ``both``. out: a file that it is also written to (.png, .svg or .pdf). Raises
+        UsageError without the extra ``plot``, or if no episode has ended.
+        """
         from shoal.analysis.curves import grouped
         from shoal.analysis.plot import AXES, draw
 
@@ -133,14 +138,14 @@ class Run:
         return draw(grouped([self]), None if out is None else Path(out), x)
 
     def report_html(self) -> str:
-        """Return the run as one self-contained HTML page, as ``shoal report`` writes it. UsageError without the extra
-        ``watch``."""
+        """Return the run as one self-contained HTML page, as ``shoal report`` writes it. Raises UsageError without the
+        extra ``watch``."""
         from shoal.watch.report import html
 
         return html([self.path])
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the run's figures, and its program with what it does now or did last."""
+        """Return HTML for a notebook: the run's figures, and its program with current or final activity."""
         from shoal.watch.report import card
 
         return card(self.path)
@@ -149,20 +154,22 @@ class Run:
     def evaluate(
         self, episodes: int = 20, seed: int = 0, greedy: bool = True, envs: int = 8, which: str = "last"
     ) -> Returns:
-        """Play whole episodes with the run's policy and return their returns: see ``Policy.evaluate``, and ``policy``
+        """Play whole episodes with the run's policy and return their returns. See ``Policy.evaluate``, and ``policy``
         for ``which``."""
         return self.policy(which=which).evaluate(episodes, seed, greedy, envs)
 
     @property
     def exit_code(self) -> int:
-        """Return the exit code of a command for this run: that of the signal which ended it, or 0."""
+        """Return the exit code of a command for this run: that of the signal that ended it, or 0."""
         return EXIT_CODES.get(self.report.reason, 0) if self.report is not None else 0
 
     def policy(self, seed: int = 0, which: str = "last", *, trust: bool = False, env: Any = None) -> Policy:
-        """Return the policy with the run's ``last`` parameters, or with the ``best`` of its own evaluations. ``trust``:
-        import its system and its environment even if they are neither Shoal's, nor registered, nor known from a
-        training of this user's; UsageError without. ``env``: the class or function that makes its environment, where
-        that was given in Python and the run was opened again."""
+        """Return the policy with the run's ``last`` parameters, or with the ``best`` of its own evaluations.
+
+        trust: import its system and environment even if they are neither Shoal's, nor registered, nor known from a
+        training of this user; otherwise UsageError is raised. env: the class or function that makes its environment, if
+        that was given in Python and the run was opened again.
+        """
         from shoal import systems
 
         if which not in ("last", "best"):
@@ -180,7 +187,7 @@ class Run:
 
 
 def check_config(file: Path, facts: Values) -> None:
-    """ShoalError unless the ``facts`` of a config.json have the kinds of values that it is written with."""
+    """Raise ShoalError unless the ``facts`` of a config.json have the expected types."""
     with reading(file):
         for name, kind in (("system", str), ("config", dict), ("origins", dict), ("preset", str), ("actors", int)):
             if name in facts and not isinstance(facts[name], kind):
@@ -197,8 +204,8 @@ def check_config(file: Path, facts: Values) -> None:
 
 
 def with_environment(path: Path, config: Mapping[str, Any], env: Any) -> Values:
-    """The values in ``config``, which was read from ``path``, with the environment that is given again; None: it is
-    there. UsageError for one that should be given and is not, or the other way round."""
+    """Return the values in ``config``, which was read from ``path``, with the environment ``env`` that was given again
+    (None: use the one in ``config``). Raises UsageError if it is needed and missing, or given and not needed."""
     was = config.get("env", "")
     if env is None:
         if isinstance(was, str):
@@ -223,11 +230,12 @@ def evaluate(
     max_steps: int = 0,
 ) -> Returns:
     """Play whole episodes with a policy, a run's policy or a saved one (a file, ``zoo:NAME``), as ``shoal eval`` does,
-    and return their raw returns; see ``Policy.evaluate``. ``max_steps`` as there; ``which`` and ``trust`` as in
+    and return their raw returns. See ``Policy.evaluate``, also for ``max_steps``; ``which`` and ``trust`` are as in
     ``Run.policy``.
 
-    env: None: that of the training; else a name, a class or a function that makes it, or a ``gymnasium.Env`` that is
-    made, with the same observations and actions. It is not closed, and plays alone."""
+    env: None: the environment of the training; else a name, a class or a function that makes it, or an existing
+    ``gymnasium.Env`` with the same observations and actions. An existing one is not closed and is the only environment.
+    """
     if isinstance(run, Policy):
         policy = run
     else:
@@ -245,13 +253,13 @@ def evaluate(
 
 
 def is_saved(source: str | os.PathLike[str]) -> bool:
-    """Return whether ``source`` is one saved policy, a file or ``zoo:NAME``, rather than the directory of a run."""
+    """Return True if ``source`` is a saved policy, a file or ``zoo:NAME``, rather than a run's directory."""
     return is_zoo(source) or Path(source).is_file()
 
 
 class Source(NamedTuple):
-    """A policy and where it is from. system: the name it was trained by; name: of the run or, without its suffix, of
-    the file; changes: of the run's settings, as ``Run.changes``."""
+    """A policy and its source. system: the name it was trained by; name: of the run or, without its suffix, of the
+    file; changes: of the run's settings, as ``Run.changes``."""
 
     policy: Policy
     system: str
@@ -260,8 +268,8 @@ class Source(NamedTuple):
 
 
 def open_policy(source: str | Path | Run, which: str = "last", trust: bool = False, env: Any = None) -> Source:
-    """Open the policy of a run, of a file that ``Policy.save`` wrote or of the zoo (``zoo:NAME``). The others are as in
-    ``Run.policy``. UsageError where there is no such policy."""
+    """Open the policy of a run, of a file of ``Policy.save`` or of the zoo (``zoo:NAME``). Other arguments are as in
+    ``Run.policy``. Raises UsageError if there is no such policy."""
     if isinstance(source, Run) or not is_saved(source):
         run = source if isinstance(source, Run) else Run.open(source, trust=trust)
         return Source(run.policy(which=which, trust=trust, env=env), run.system, run.path.name, run.changes)
@@ -272,16 +280,18 @@ def open_policy(source: str | Path | Run, which: str = "last", trust: bool = Fal
 
 
 class _Open(gym.Wrapper[Any, Any, Any, Any]):
-    """An environment of the caller's, which closes it."""
+    """An environment that the caller owns and closes."""
 
     def close(self) -> None: ...
 
 
 def load(file: str | os.PathLike[str], seed: int = 0, *, trust: bool = False, env: Any = None) -> Policy:
     """Return the policy from a file that ``Policy.save`` wrote, from the zoo (``zoo:NAME``), or with the last
-    parameters of a run or of its directory. ``seed``: of the actions that it draws; ``trust``: as in ``Run.policy``,
-    for its system is imported, and its environment where that is of the user's own; ``env``: as there, too. UsageError
-    for any other file."""
+    parameters of a run or of its directory.
+
+    seed: of the actions that it draws. trust, env: as in ``Run.policy``, because its system is imported, and its
+    environment if it is the user's. Raises UsageError for any other file.
+    """
     from shoal import systems
 
     if not is_saved(file) and Path(file).is_dir():
@@ -297,7 +307,7 @@ def load(file: str | os.PathLike[str], seed: int = 0, *, trust: bool = False, en
 
 @contextlib.contextmanager
 def _saved(file: Path) -> Iterator[Any]:
-    """A file of tensors, opened. UsageError for any other."""
+    """Yield an opened file of tensors. Raises UsageError for any other file."""
     from safetensors import SafetensorError, safe_open
 
     if not file.is_file():
@@ -315,7 +325,7 @@ def _saved_params(file: Path) -> Tensors:
 
 
 def _saved_facts(file: str | os.PathLike[str]) -> Values:
-    """What ``Policy.save`` wrote of a policy, beside its parameters. UsageError for any other file."""
+    """Return the facts that ``Policy.save`` wrote beside the parameters. Raises UsageError for any other file."""
     file = fixed(located(file))
     with _saved(file) as opened:
         facts = parse_json((opened.metadata() or {}).get("shoal", "{}"))

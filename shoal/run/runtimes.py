@@ -1,4 +1,4 @@
-"""The runtimes by name, Shoal's and the user's own. Each is imported when it is asked for."""
+"""The runtimes by name, Shoal's and the user's. Each is imported on first use."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _local(hang_timeout: float, address: str | None) -> Runtime:
 
 
 def _serial(hang_timeout: float, address: str | None) -> Runtime:
-    """One process has nobody to watch it: there is no hang timeout."""
+    """Return the serial runtime. It has no hang timeout, as no other process watches it."""
     from shoal.serial.runtime import SerialRuntime
 
     return SerialRuntime()
@@ -49,9 +49,12 @@ def _torchrun(hang_timeout: float, address: str | None) -> Runtime:
 
 @dataclass(frozen=True)
 class Kind:
-    """What is known of a runtime before it is made. make: from the hang timeout and the address; in_process: whether
-    environments are stepped in the process that was started; deterministic: whether runs repeat exactly, and play their
-    environments again when they go on; takes_address: whether it runs on a cluster that can be named."""
+    """Properties of a runtime that are known before it is made.
+
+    make: makes it from the hang timeout and the address; in_process: whether environments are stepped in the process
+    that was started; deterministic: whether runs repeat exactly, and replay their environments when resumed;
+    takes_address: whether it runs on a cluster with an address.
+    """
 
     make: Callable[[float, str | None], Runtime]
     in_process: bool = False
@@ -60,8 +63,8 @@ class Kind:
 
 
 def _own(cls: Any) -> Kind:
-    """Return what is known of a class of the user's: its attributes ``in_process`` and ``deterministic`` say so, and
-    the parameters of its constructor, which is given those of ``hang_timeout`` and ``address`` that it names."""
+    """Return the properties of the user's class: its attributes ``in_process`` and ``deterministic``, and whether its
+    constructor has the parameters ``hang_timeout`` and ``address``."""
     takes = inspect.signature(cls).parameters
 
     def make(hang_timeout: float, address: str | None) -> Runtime:
@@ -88,8 +91,8 @@ RUNTIMES = Registry(
 
 
 def meant(name: str) -> str:
-    """Return the runtime that ``name`` means in this process: a process of torchrun's is one rank of several, and never
-    starts the whole run by itself. UsageError for one that would."""
+    """Return the runtime that ``name`` means in this process. A process of torchrun is one rank of several and never
+    starts a whole run. Raises UsageError for a runtime that would."""
     if place() is None:
         return name
     RUNTIMES.check(name)
@@ -99,24 +102,24 @@ def meant(name: str) -> str:
 
 
 def environment_call(runtime: str) -> Call:
-    """Return the caller of functions that make environments under this runtime: in this process or in one of its
-    own."""
+    """Return the function that calls constructors of environments under this runtime: in this process or in a
+    subprocess."""
     return call_here if RUNTIMES.find(runtime).in_process else apart
 
 
 def is_deterministic(runtime: str) -> bool:
-    """Return whether runs repeat exactly under this runtime."""
+    """Return True if runs repeat exactly under this runtime."""
     return RUNTIMES.find(runtime).deterministic
 
 
 def looking_under(runtime: str) -> AbstractContextManager[None]:
-    """Within this context, environments are looked at as before a run under this runtime: where it steps them in other
-    processes, their steps are timed there."""
+    """Return a context in which environments are inspected as before a run under this runtime. If the runtime steps
+    them in other processes, their steps are timed there."""
     return looking(environment_call(runtime), timing=not RUNTIMES.find(runtime).in_process)
 
 
 def make_runtime(name: str, hang_timeout: float, address: str | None = None) -> Runtime:
-    """Return the runtime called ``name``; ``hang_timeout`` and ``address`` as in ``RunOptions``. UsageError with the
+    """Return the runtime called ``name``. hang_timeout, address: as in ``RunOptions``. Raises UsageError with the
     nearest valid name."""
     check_runtime(name, address)
     kind = RUNTIMES.find(name)
@@ -126,8 +129,8 @@ def make_runtime(name: str, hang_timeout: float, address: str | None = None) -> 
 
 
 def launched(name: str, runtime: Runtime, program: Program, launch: Launch) -> Report:
-    """Return the report of ``program``, which the ``runtime`` called ``name`` runs until it ends. ShoalError where one
-    of the user's own fails, or returns no report."""
+    """Run ``program`` with the ``runtime`` called ``name`` and return the report. Raises ShoalError if a user's runtime
+    fails or returns no report."""
     if not is_own(name):
         return runtime.launch(program, launch)
     try:
@@ -144,13 +147,13 @@ def launched(name: str, runtime: Runtime, program: Program, launch: Launch) -> R
 
 
 def runtime_to_resume(name: str) -> str:
-    """Return the runtime with which a run of that one goes on by itself: ranks need no torchrun."""
+    """Return the runtime that resumes a run of ``name`` by default: ranks can continue without torchrun."""
     return "local" if name == "torchrun" else name
 
 
 def check_runtime(name: str, address: str | None = None) -> None:
-    """UsageError, with the nearest valid name, for a runtime that there is not, or that has no ``address``; a class of
-    the user's is not imported."""
+    """Raise UsageError, with the nearest valid name, for an unknown runtime or one that takes no ``address``. A user's
+    class is not imported."""
     RUNTIMES.check(name)
     if address is not None and not is_own(name) and not RUNTIMES.find(name).takes_address:
         raise _no_address(name, address)

@@ -1,4 +1,5 @@
-"""One sentence on why a run does not learn, where its figures show a known cause; docs/not-learning.md has them all."""
+"""One sentence on why a run does not learn, if its metrics show a known cause. docs/not-learning.md describes all
+causes."""
 
 from __future__ import annotations
 
@@ -15,20 +16,20 @@ from shoal.settings.schedule import linear
 from shoal.words import counted
 
 PAGE = "docs/not-learning.md"
-EPISODES = 100  # at the beginning and at the end of a run, which are compared
-LEAST_EPISODES, LEAST_UPDATES = 20, 20  # before which nothing is said
+EPISODES = 100  # episodes at the beginning and at the end of a run that are compared
+LEAST_EPISODES, LEAST_UPDATES = 20, 20  # fewer are not judged
 MAX_STEPS_WITHOUT_EPISODE = 10_000  # steps of each environment without the end of an episode
-CHANCE = 2.5  # standard errors by which chance hardly ever moves a mean
-MIN_RUN_SHARE = 0.5  # share of a run before which it may yet learn
+CHANCE = 2.5  # standard errors by which chance rarely moves a mean
+MIN_RUN_SHARE = 0.5  # share of a run before which it is not judged
 
 
 class Symptoms:
-    """Takes in a run's snapshots; ``sentences`` says what stands in the way of a run that has not improved.
+    """Collects a run's snapshots; ``sentences`` returns the likely causes if the run has not improved.
 
-    A run has improved if its last episodes return more than its first did, by half of their standard deviation or by
-    more than chance does (``CHANCE``). Of one that has, nothing is said: what looks like a cause (a policy without
-    entropy, actions at their bounds) is the solution of some tasks. ``cfg``: the configuration. ``limit``: agent steps
-    that the run is to take.
+    A run has improved if its last episodes return more than its first ones, by half of their standard deviation or by
+    more than chance explains (``CHANCE``). For such a run nothing is said, because some apparent causes (a policy
+    without entropy, actions at their bounds) are the solution of some tasks. cfg: the configuration. limit: agent steps
+    of the run.
     """
 
     def __init__(self, cfg: Any, limit: int) -> None:
@@ -37,7 +38,7 @@ class Symptoms:
         self.last: deque[float] = deque(maxlen=EPISODES)
         self.episodes = self.steps = self.updates = self.ended_at = 0
         self.length = math.nan
-        self._seen: dict[str, list[tuple[int, float]]] = {}  # of what causes look at: steps, value
+        self._seen: dict[str, list[tuple[int, float]]] = {}  # steps and values of the metrics that causes depend on
 
     def update(self, snapshot: Snapshot) -> None:
         for value, _ in snapshot.new_episodes:
@@ -53,8 +54,8 @@ class Symptoms:
 
     @property
     def improved(self) -> bool:
-        """Whether the last episodes return more than the first."""
-        half = self.episodes // 2  # of a run with few, its halves
+        """Return True if the last episodes return more than the first."""
+        half = self.episodes // 2  # a run with few episodes is split in halves
         first, last = np.array(self.first[: max(half, 1)]), np.array(list(self.last)[-max(half, 1) :])
         if not len(last):
             return False
@@ -62,12 +63,13 @@ class Symptoms:
         return bool(last.mean() > first.mean() + min(0.5 * first.std(), chance))
 
     def of_late(self, name: str) -> float:
-        """The median of a metric over the second half of the run so far; nan if it was not recorded."""
+        """Return the median of a metric over the second half of the run so far, or nan if it was not recorded."""
         late = [value for steps, value in self._seen.get(name, ()) if steps >= self.steps / 2]
         return float(np.median(late)) if late else math.nan
 
     def growth(self, name: str) -> float:
-        """By what factor a metric is larger in the last quarter of the run so far than in the second; nan: unknown."""
+        """Return the ratio of a metric's mean in the last quarter of the run so far to that in the second quarter, or
+        nan."""
         quarters: list[list[float]] = [[], [], [], []]
         for steps, value in self._seen.get(name, ()):
             quarters[min(3, 4 * steps // max(self.steps, 1))].append(value)
@@ -75,17 +77,17 @@ class Symptoms:
         return float(np.median(late) / max(np.median(early), 1e-12)) if early and late else math.nan
 
     def sentences(self) -> list[str]:
-        """The causes that show, the likeliest first; none for a run that has improved, or is too young to tell."""
+        """Return the causes found, the likeliest first; none if the run has improved or is too short."""
         return list(self._found()) if self.old else []
 
     @property
     def old(self) -> bool:
-        """Whether there is enough of the run to judge it."""
+        """Return True if the run is long enough to be judged."""
         return self.steps >= MIN_RUN_SHARE * self.limit and self.updates >= LEAST_UPDATES
 
     @property
     def stuck(self) -> bool:
-        """Whether enough episodes show that it has not improved."""
+        """Return True if enough episodes show that it has not improved."""
         return self.old and self.episodes >= LEAST_EPISODES and not self.improved
 
     def _found(self) -> Iterator[str]:
@@ -97,8 +99,8 @@ class Symptoms:
 
 @dataclass(frozen=True)
 class Cause:
-    """``shows``: what shows it, in words; "" if nothing does. ``remedy``: what to try, where that depends on the run a
-    function of it. ``without_episodes``: whether it is told of a run whose returns say nothing."""
+    """A known cause. shows: returns a sentence on the evidence, or ""; remedy: what to try, possibly as a function of
+    the run; without_episodes: whether it applies to a run whose returns say nothing."""
 
     name: str
     shows: Callable[[Symptoms], str]
@@ -122,7 +124,7 @@ def _constant(run: Symptoms) -> str:
 
 def _deterministic(run: Symptoms) -> str:
     action = run.cfg.env_spec().action
-    sizes = () if action.low else action.sizes  # of a mixed action the box's part has no least entropy
+    sizes = () if action.low else action.sizes  # the box part of a mixed action has no least entropy
     most, now = sum(math.log(size) for size in sizes), run.of_late("entropy")
     few = sizes and now < 0.02 * most
     return (
@@ -139,13 +141,13 @@ def _saturated(run: Symptoms) -> str:
 
 def _unexplained(run: Symptoms) -> str:
     share = run.of_late("explained_variance")
-    if _constant(run):  # there is nothing to explain
+    if _constant(run):  # there is no variance to explain
         return ""
     return f"the values explain none of the returns' variance (explained_variance {share:.2g})" if share <= 0.0 else ""
 
 
 def _explaining(run: Symptoms) -> str:
-    """Return what may help values to explain returns, of what the run does not have."""
+    """Return what may help the value function to explain returns, without what the run already has."""
     cfg, vectors = run.cfg, not run.cfg.has_images()
     out = ["--normalise-obs"] if vectors and not getattr(cfg, "normalise_obs", True) else []
     if not getattr(cfg, "normalise_reward", True):
@@ -183,7 +185,7 @@ def _random(run: Symptoms) -> str:
 
 def _clipped(run: Symptoms) -> str:
     clip, mean = getattr(run.cfg, "reward_clip", "none"), abs(float(np.mean(run.last)) if run.last else 0.0)
-    large = clip != "none" and mean > run.length  # a reward of more than 1 a step
+    large = clip != "none" and mean > run.length  # a reward above 1 per step
     return f"episodes return more than 1 a step, and rewards are clipped (reward_clip {clip})" if large else ""
 
 

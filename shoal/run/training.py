@@ -1,4 +1,4 @@
-"""The front door: ``train`` starts a run. ``resuming`` goes on with one."""
+"""``train`` starts a run. ``resuming`` continues one."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ from shoal.types import Values
 from shoal.words import counted
 
 Directory = RunDirectory | ranks.Elsewhere
-MOST_SENTENCES = 2  # on why a run does not learn
-SPANS = 100_000  # of each replica in a profile
+MOST_SENTENCES = 2  # sentences on why a run does not learn
+SPANS = 100_000  # spans of each replica in a profile
 log = logging.getLogger("shoal.run")
 
 
@@ -76,22 +76,24 @@ def train(
     **settings: Any,
 ) -> Run:
     """Train ``system`` (a name of ``shoal systems``, a module, or a ``.py`` file) until its ``steps``, or until
-    ``seconds`` or the mean return of 100 episodes is reached first; ``settings`` are options of the run
-    (``shoal.run.RunOptions``) and fields of its config. In place of name and fields, ``system`` may be such a config,
-    as in ``impala.Config(env="CartPole-v1", learning_rate=1e-3)``: what it was given counts, and ``settings`` count
-    before it. ``env`` may also be a class or a function that makes an environment (see
-    docs/tutorials/own-environment.md).
+    ``seconds`` or the mean return of 100 episodes is reached first, and return the run. ``settings`` are options of the
+    run (``shoal.run.RunOptions``) and fields of its config.
+
+    In place of name and fields, ``system`` may be a config, as in ``impala.Config(env="CartPole-v1",
+    learning_rate=1e-3)``. Its explicit fields are used, and ``settings`` take precedence over them. ``env`` may also be
+    a class or a function that makes an environment (see docs/tutorials/own-environment.md).
 
     preset: ``auto`` (by the kind of environment), ``none``, or one of the system's.
-    config: a TOML or YAML file of fields, or the directory of a run that had them; ``settings`` win over it.
-    observers: functions (one, or several) that are given the metrics of every report, a dict of their own with the
-    columns of metrics.csv and performance.csv (every 0.5 s in ``local``, every 1,000 steps in ``serial``); one that
-    returns True ends the run.
-    alert, alert_after, watch: a command that is told of its end and troubles, and a page of it (docs/watch.md).
-    trust: code that a run's directory, given as ``config``, names may run, though this user has never trained with it.
+    config: a TOML or YAML file of fields, or the directory of a run that had them; ``settings`` take precedence.
+    observers: one or several functions that receive the metrics of every report, as a dict of their own with the
+        columns of metrics.csv and performance.csv (every 0.5 s in ``local``, every 1,000 steps in ``serial``). A
+        function that returns True ends the run.
+    alert, alert_after, watch: a command that is called when the run ends or has problems, and a web page of it
+        (docs/watch.md).
+    trust: allow code named by a run's directory, given as ``config``, with which this user has never trained.
 
-    Raises UsageError or WiringError for what cannot be run; RoleFailed, Diverged or Deadlock if the run fails, and
-    ShoalError, after it has been saved, if an observer raises.
+    Raises UsageError or WiringError if the training cannot be run; RoleFailed, Diverged or Deadlock if it fails; and
+    ShoalError, after the run has been saved, if an observer raises.
     """
     from shoal import systems
 
@@ -119,7 +121,7 @@ def train(
 
 
 def _name(system: Any) -> str:
-    """The argument ``system``, which may be a path."""
+    """Return the argument ``system``, which may be a path, as text. Raises UsageError for anything else."""
     if isinstance(system, (str, Path)):
         return ALIASES.get(str(system), str(system))
     near = f"; did you mean '{system.__name__}'?" if isinstance(system, ModuleType) else ""
@@ -131,8 +133,8 @@ def start(
     name: str, system: Any, resolved: Resolved, options: RunOptions, trace: Trace | None = None,
     observers: Sequence[Observer] = (), trust: bool = False, beside: Beside = ALONE,
 ) -> Run:  # fmt: skip
-    """Run a resolved configuration; what ``train``, ``shoal train`` and ``shoal profile`` share. ``trace`` is told of
-    spans, which are recorded for it."""
+    """Run a resolved configuration, for ``train``, ``shoal train`` and ``shoal profile``. trace: receives spans, which
+    are recorded only for it."""
     resolved = ranks.as_many(resolved)
     cfg = resolved.cfg
     if options.run_dir is None:
@@ -156,13 +158,13 @@ def start(
 
 
 def as_json(resolved: Resolved) -> Values:
-    """Return the configuration as config.json holds it."""
+    """Return the configuration as config.json stores it."""
     return anchored(plain(resolved.values()))
 
 
 class Training:
-    """A run that is ready to start or to go on in the directory ``path``: its program, checked, and its config.json,
-    which holds ``facts``, the ``options`` and what the environment turned out to be."""
+    """A run that is ready to start or to continue in the directory ``path``: its checked program, and its config.json
+    with ``facts``, the ``options`` and the properties of the environment."""
 
     def __init__(
         self,
@@ -179,7 +181,7 @@ class Training:
         self.observers = Observers(observers)
         self.runtime = make_runtime(options.runtime, options.hang_timeout, options.address)
         loggers.check(options.log)
-        self.apart = environment_call(options.runtime)  # environments are stepped elsewhere
+        self.apart = environment_call(options.runtime)  # calls functions where environments are stepped
         with looking(self.apart):
             self.program = system.program(resolved.cfg)
             self.spec = resolved.cfg.env_spec()
@@ -195,9 +197,9 @@ class Training:
         environment = {"id": self.spec.id, "backend": self.spec.backend, "why": self.spec.why}
         self.facts = {**facts, **options.to_json(resolved.cfg.steps), "environment": environment, "policy": self.policy}
 
-    @staying()  # of an environment that is stepped here
+    @staying()  # for an environment that is stepped here
     def go(self, directory: Directory, checkpoint: Checkpoint | None = None) -> Run:
-        """Run, from the beginning or from a checkpoint, and write what comes of it."""
+        """Run from the beginning or from a checkpoint, and write the results."""
         backs: list[loggers.Logger] = []
         summary = None if ranks.follows() else Summary(self.path, self.resolved.why)
         report = failed = None
@@ -205,7 +207,8 @@ class Training:
             with Interrupts() as interrupts:
                 report = self._go(directory, checkpoint, backs, summary)
             if interrupts.reason not in ("", report.reason):
-                raise KeyboardInterrupt(interrupts.reason)  # it came when the run had ended: all is saved
+                # the signal came after the run had ended, so everything is saved
+                raise KeyboardInterrupt(interrupts.reason)
             self.observers.check()
             if report.reason not in EXIT_CODES and not ranks.follows():
                 self._diagnose(report)
@@ -230,11 +233,12 @@ class Training:
     def _go(
         self, directory: Directory, checkpoint: Checkpoint | None, backs: list[loggers.Logger], summary: Summary | None
     ) -> Report:
-        """Run until it ends; ``backs`` is filled with the back ends that are told of it."""
+        """Run until the end. ``backs`` is filled with the log back ends in use."""
         progress = None
         try:
             begun = 0 if checkpoint is None else checkpoint.steps
-            if checkpoint is None and self.options.init_from is None:  # else it did not begin with what is known here
+            # otherwise it did not begin with the parameters known here
+            if checkpoint is None and self.options.init_from is None:
                 self.symptoms = Symptoms(self.resolved.cfg, self.resolved.cfg.steps)
             config = {name: self.facts[name] for name in ("system", "preset", "runtime", "seed")} | self.facts["config"]
             args = self.options.log_args
@@ -281,7 +285,7 @@ class Training:
                 progress.close()
 
     def _describe(self, directory: Directory, checkpoint: Checkpoint | None) -> None:
-        """Write what is run, behind what the checkpoint has kept."""
+        """Write the description of the run behind that of the checkpoint."""
         if checkpoint is not None:
             self._go_on(directory, checkpoint)
         directory.describe(self.facts, drawings(self.program))
@@ -292,7 +296,7 @@ class Training:
             evaluation_files.forget_after(self.path, checkpoint.steps)
 
     def _diagnose(self, report: Report) -> None:
-        """Say why the run has learned nothing, where that shows."""
+        """Log why the run has learned nothing, if its metrics show that."""
         if not report.updates:
             log.warning("nothing was learned: %s", why_no_update(self.resolved.cfg, report.steps))
         elif self.symptoms is not None and report.reason != "episode_return":
@@ -304,7 +308,7 @@ class Training:
                 log.warning("the return has not improved: %s", sentence)
 
     def _evaluate(self, report: Report, backs: Sequence[loggers.Logger]) -> None:
-        """Evaluate what the run ended with, and tell it to ``backs``."""
+        """Evaluate the final parameters, and pass the result to ``backs``."""
         how = self.options.evaluation
         if how.every and self.policy is not None and report.reason not in EXIT_CODES:
             if self.options.shows:
@@ -324,7 +328,7 @@ class Training:
 
 
 def _policy(program: Program) -> str | None:
-    """The channel of its policy, where it has one that can be told."""
+    """Return the channel of the program's policy, or None if it is ambiguous."""
     try:
         return program.policy_channel().name
     except WiringError:

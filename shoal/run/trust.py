@@ -1,10 +1,10 @@
-"""What a file may start, open and connect to: Shoal's own code, what is registered with Gymnasium, and what this user
-has trained with.
+"""Checks of code, files and services that a stranger's files name: Shoal's own code, code registered with Gymnasium,
+and code that this user has trained with may be used without asking.
 
-A run directory, a population and a saved policy name a system, an environment, files and services, and to use them is
-to run them. Names that stand for a module, a file or a service are followed only if the user says so, or has given them
-to ``train`` before, which is noted outside of any run directory, together with the file that the name stood for (of a
-service: the run that told it).
+A run directory, a population and a saved policy name a system, an environment, files and services, and using them runs
+code. A name of a module, a file or a service is followed only if the user says so or has passed it to ``train`` before.
+Such names are recorded outside of any run directory, together with the file that the name meant (for a service: the run
+that used it).
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from shoal.systems import SYSTEMS
 from shoal.types import Values
 from shoal.untrusted import excerpt, one_line
 
-FIELDS = ("env", "torso", "demonstrations", "sampler")  # of a configuration, that may name a module
+FIELDS = ("env", "torso", "demonstrations", "sampler")  # fields of a configuration that may name a module
 WORDS = re.compile(r"[\w +-]*")  # an argument of an environment that can be neither a path nor a module
 ASK = "if you trust it, say --trust (in Python: trust=True)"
 
 
 def check(where: Path, system: str, config: Mapping[str, Any], trust: bool, options: Iterable[str] = ()) -> None:
-    """UsageError, with what it would import or open, if ``where`` names code or files of somebody else's that this user
-    has never trained with, or a module that there is not. ``trust``: the user says that it may run. options: names in
-    the options of a run (``named_in``)."""
+    """Raise UsageError, with the names, if ``where`` names code or files that this user has never trained with, or a
+    missing module. trust: the user allows them. options: names in the options of a run (``named_in``)."""
     _check(where, [*_named(config, system), *_code(options)], trust)
 
 
 def check_resolved(resolved: Resolved, file: str | Path | None, trust: bool) -> None:
-    """``check`` of what a configuration has from ``file``, where that is the directory of a run: a file of settings is
-    the user's own. Also of ``env_kwargs`` that the user has changed, for other entries of them may be the file's."""
+    """Check the part of a configuration that comes from ``file`` if that is the directory of a run; a settings file is
+    the user's own. ``env_kwargs`` that the user has changed are checked too, as other entries may come from the
+    file."""
     if file is not None and is_run(file):
         theirs = {name for name, origin in resolved.origins.items() if origin == f"file {file}"} | {"env_kwargs"}
         _check(Path(file), _named({name: v for name, v in resolved.values().items() if name in theirs}), trust)
@@ -68,27 +68,29 @@ def _check(where: Path, named: Iterable[tuple[str, str | None]], trust: bool) ->
 
 
 def note(system: str, config: Mapping[str, Any], options: Iterable[str] = ()) -> None:
-    """The user has named this code: a run of it may be opened from now on. Where that cannot be written, it is not."""
+    """Record that the user has named this code, so that a run of it may be opened from now on. Errors of writing are
+    ignored."""
     _note(list(entry) for entry in (*_named(config, system), *_code(options)))
 
 
 def named_in(options: Mapping[str, Any]) -> list[str]:
-    """Return the names that stand for code in the options of a run's config.json, whatever is written there."""
+    """Return the names that stand for code in the options of a run's config.json, which may hold anything."""
     log = options.get("log")
     values = [options.get("runtime"), *(log if isinstance(log, (list, tuple)) else [log])]
     return [value for value in values if isinstance(value, str) and is_own(value)]
 
 
 def connections(address: str | None, log: Iterable[str], log_args: Mapping[str, Values]) -> list[str]:
-    """Return what a run with these options connects to beside the processes that it has started itself, and the
-    arguments of its log back ends, which may name a service or a place to write to."""
+    """Return the services that a run with these options connects to beside its own processes, and the arguments of its
+    log back ends, which may name a service or a place to write to."""
     told = [f"--log-args {back}.{k}={json.dumps(v, default=str)}" for back, args in log_args.items()
             for k, v in args.items()]  # fmt: skip
     return [*([address] if address is not None else []), *(name for name in log if name in REMOTE), *told]
 
 
 def check_connections(where: Path, names: Iterable[str], trust: bool) -> None:
-    """UsageError if the run in ``where`` would connect to a cluster or a service that this user has not given it."""
+    """Raise UsageError if the run in ``where`` would connect to a cluster or a service that this user has not passed to
+    it."""
     known, place = _noted(), _place(where)
     unknown = [name for name in names if [name, place] not in known]
     if unknown and not trust:
@@ -100,7 +102,7 @@ def check_connections(where: Path, names: Iterable[str], trust: bool) -> None:
 
 
 def note_connections(where: Path, names: Iterable[str]) -> None:
-    """The user has given these to the run in ``where``: it may use them again."""
+    """Record that the user has passed these connections to the run in ``where``, so that it may use them again."""
     _note([name, _place(where)] for name in names)
 
 
@@ -122,13 +124,13 @@ def _note(entries: Iterable[list[str | None]]) -> None:
 
 
 def _code(names: Iterable[str]) -> Iterator[tuple[str, str | None]]:
-    """(name, file) of those names that stand for code of the user's."""
+    """Yield (name, file) for the names that stand for code of the user's."""
     return ((name, own_code.origin(name)) for name in names if is_own(name))
 
 
 def _named(config: Mapping[str, Any], system: str = "") -> Iterator[tuple[str, str | None]]:
-    """(name, file) of the names that stand for a module or a file, in a configuration and of its system. None: there is
-    no such module."""
+    """Yield (name, file) for the names of modules and files in a configuration and for its system. file is None if
+    there is no such module."""
     if system and system not in SYSTEMS and system not in SYSTEMS.values():
         name = str(Path(system).resolve()) if system.endswith(".py") else system
         yield name, own_code.origin(name)
@@ -136,15 +138,16 @@ def _named(config: Mapping[str, Any], system: str = "") -> Iterator[tuple[str, s
         value = config.get(field, "")
         if isinstance(value, str) and ":" in value and value not in BUILT_IN:
             yield value, own_code.origin(value)
-        elif field == "demonstrations" and value and not ID.fullmatch(value):  # no data set of this user's
+        elif field == "demonstrations" and value and not ID.fullmatch(value):  # a dataset of another user
             yield value, os.path.abspath(value)
-    for text in _texts(config.get("env_kwargs", {})):  # an environment may open it, or make another by its name
+    # an environment may open it, or make another environment by its name
+    for text in _texts(config.get("env_kwargs", {})):
         if not WORDS.fullmatch(text) and text not in BUILT_IN:
             yield text, (own_code.origin(text) if ":" in text else None) or os.path.abspath(text)
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """Every text in a value of a file, names included."""
+    """Yield every text in a value of a file, including keys."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
@@ -156,7 +159,7 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def _file() -> Path | None:
-    """Return where it is noted; None where this user has no home."""
+    """Return the file of the records, or None if this user has no home directory."""
     try:
         state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     except RuntimeError:
@@ -165,7 +168,7 @@ def _file() -> Path | None:
 
 
 def _noted() -> list[list[str | None]]:
-    """[name, file] of all that this user has trained with, and [service, run] of what it was told to."""
+    """Return [name, file] of all code that this user has trained with, and [service, run] of all connections."""
     file = _file()
     lines: list[str] = []
     if file is not None:
@@ -173,6 +176,6 @@ def _noted() -> list[list[str | None]]:
             lines = file.read_text(encoding="utf-8").splitlines()
     out = []
     for line in lines:
-        with contextlib.suppress(ValueError):  # half a line, of a full disk
+        with contextlib.suppress(ValueError):  # a full disk may leave an incomplete line
             out.append(json.loads(line))
     return out

@@ -1,4 +1,4 @@
-"""When a run makes its first update, and why it made none."""
+"""The first update of a run: when it is made, and why there was none."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from shoal.words import counted
 
 
 def first_update(cfg: Any) -> float:
-    """Return the environment steps before the first update, roughly; 0: nobody can say."""
+    """Return the approximate number of environment steps before the first update, or 0 if unknown."""
     updates = cfg.updates()
     return max(float(getattr(cfg, "min_replay", 0)), cfg.steps / updates if updates else 0.0)
 
 
 def why_no_update(cfg: Any, steps: int) -> str:
-    """Return why a run that took so many steps made no update, and what would have sufficed."""
+    """Return why a run of ``steps`` steps made no update, and what would have sufficed."""
     least = getattr(cfg, "min_replay", 0)
     if least > steps:
         return (

@@ -1,4 +1,4 @@
-"""Population-based training without processes: who copies whom, and what a copy changes.
+"""Population-based training without processes: which member copies which, and how a copy changes hyperparameters.
 
 Jaderberg et al. 2017, "Population Based Training of Neural Networks".
 """
@@ -18,21 +18,22 @@ from shoal.types import State, Values
 
 Exploit = Literal["truncation", "tournament", "ttest"]
 Explore = Literal["perturb", "resample"]
-TRUNCATION_SHARE = 0.2  # of the population: the worst copy the best (section 4.1.1)
+TRUNCATION_SHARE = 0.2  # share of the population: the worst copy the best (section 4.1.1)
 SIGNIFICANT = 0.05
 WINDOW = 10  # scores that the t-test compares (section 4.1.1)
-DRAWS = 50  # in a row that cannot run, before there is no other
+DRAWS = 50  # draws in a row that cannot run before giving up
 
 
 @dataclass(frozen=True)
 class Rules:
-    """How a population evolves.
+    """Rules by which a population evolves.
 
-    exploit: ``truncation``: the worst ``share`` copies one of the best ``share``, drawn uniformly; ``tournament``: one
-    other member is drawn, and copied if its score is higher; ``ttest``: and if Welch's test over the last scores of
-    both says that this is no chance. gap: a copy needs a score that is higher by more than this, in units of the score.
-    explore: ``perturb``: every hyperparameter times one of ``factors``, each with ``probability``; ``resample``: drawn
-    from the prior. interval: steps between two turns of a member; warm_up: steps before the first.
+    exploit: ``truncation``: the worst ``share`` copy one of the best ``share``, drawn uniformly; ``tournament``: one
+    other member is drawn and copied if its score is higher; ``ttest``: as tournament, if Welch's test over the last
+    scores of both is significant. gap: a copy needs a score that is higher by more than this, in units of the score.
+    explore: ``perturb``: every hyperparameter is multiplied by one of ``factors``, each with ``probability``;
+    ``resample``: it is drawn from the prior. interval: steps between two turns of a member; warm_up: steps before the
+    first.
     """
 
     interval: int = 1
@@ -62,11 +63,11 @@ class Rules:
 
 @dataclass
 class Member:
-    """One member: its hyperparameters, how far it is, and what it has reached since its last copy.
+    """One member: its hyperparameters, its progress, and its scores since its last copy.
 
-    step: of what it is now, its parents' steps included; trained: steps that it has made itself, which a copy does not
-    change. score: the newest, None if there is none; samples: the last that the t-test compares, the newest last; turn:
-    step of its last turn; lost: it has failed too often, and is copied from no more.
+    step: of its current state, including its parents' steps; trained: steps that it has made itself, unchanged by a
+    copy. score: the newest, None if there is none; samples: the latest ones for the t-test, oldest first; turn: step of
+    its last turn; lost: it has failed too often and is no longer copied.
     """
 
     index: int
@@ -81,8 +82,8 @@ class Member:
 
 @dataclass(frozen=True)
 class Copy:
-    """One line of the lineage: member ``child`` went on from a snapshot of ``parent``. step: where the child was;
-    parent_step: where it is now."""
+    """One line of the lineage: member ``child`` continued from a snapshot of ``parent``. step: the child's before the
+    copy; parent_step: the step of the snapshot."""
 
     child: int
     parent: int
@@ -95,9 +96,9 @@ class Copy:
 
 
 class Population:
-    """The controller: asynchronous, as each member is looked at when it comes, against the others' newest scores.
+    """The controller. It is asynchronous: each member is compared with the others' newest scores when it reports.
 
-    ``report`` what a member has reached, then ``turn``. ``snapshots``: members that have something to be copied.
+    Call ``report`` with a member's result, then ``turn``. ``snapshots``: members that have a snapshot to copy.
     """
 
     def __init__(
@@ -109,8 +110,8 @@ class Population:
         start: Mapping[str, Any] | None = None,
         runs: Callable[[Values], bool] | None = None,
     ) -> None:
-        """start: hyperparameters of member 0; the others' are drawn from the space. runs: whether members can have
-        these hyperparameters; in place of those that they cannot, others are drawn."""
+        """start: hyperparameters of member 0; the others' are drawn from the space. runs: whether members can run with
+        these hyperparameters; otherwise others are drawn."""
         if size < 1:
             raise UsageError(f"a population has at least 1 member, found {size}")
         self.space, self.rules, self.runs = space, rules, runs
@@ -126,8 +127,8 @@ class Population:
         self.lineage: list[Copy] = []
 
     def report(self, index: int, step: int, score: float, samples: Sequence[float] | None = None) -> None:
-        """Member ``index`` has reached ``step`` with ``score`` (nan: none yet). samples: for the t-test, such as the
-        last episodes' returns; None: the score is one."""
+        """Record that member ``index`` has reached ``step`` with ``score`` (nan: none yet). samples: for the t-test,
+        such as the last episodes' returns; None: the score is one sample."""
         member = self.members[index]
         member.trained += max(0, step - member.step)
         member.step = step
@@ -137,19 +138,20 @@ class Population:
         member.samples = [*member.samples, *(float(s) for s in new if math.isfinite(s))][-WINDOW:]
 
     def waiting(self, steps: int, busy: Collection[int] = ()) -> list[Member]:
-        """Members that have trained for less than ``steps``, who has trained least first; none of ``busy`` or lost. (By
-        the steps of what a member is now, one that copies from further back would begin again and again.)"""
+        """Return the members that have trained for less than ``steps``, the least trained first, without ``busy`` and
+        lost ones. Counting the steps of a member's current state instead would let one that copies from further back
+        restart again and again."""
         found = [m for m in self.members if m.trained < steps and m.index not in busy and not m.lost]
         return sorted(found, key=lambda m: m.trained)
 
     def ready(self, index: int) -> bool:
-        """Return whether a member has made enough steps since its last turn."""
+        """Return True if a member has made enough steps since its last turn."""
         member = self.members[index]
         return member.step >= self.rules.warm_up and member.step - member.turn >= self.rules.interval
 
     def turn(self, index: int) -> Copy | None:
-        """A ready member's turn: exploit and, if it copies, explore. The caller then moves the state of ``parent`` to
-        ``child``. None if it stays as it is, or is not ready."""
+        """Take a ready member's turn: exploit and, if it copies, explore. Return the copy, after which the caller
+        copies the state of ``parent`` to ``child``, or None if the member is unchanged or not ready."""
         if not self.ready(index):
             return None
         member = self.members[index]
@@ -158,8 +160,8 @@ class Population:
         return None if parent is None else self.copy(member, parent)
 
     def copy(self, member: Member, parent: Member) -> Copy:
-        """``member`` goes on from ``parent``, with other hyperparameters, or the parent's where none of those can run;
-        what it had reached is forgotten."""
+        """Let ``member`` continue from ``parent`` with new hyperparameters, or with the parent's if no new ones can
+        run. Its scores are forgotten."""
         rules = self.rules
 
         def explored() -> Values:
@@ -177,11 +179,12 @@ class Population:
         return copy
 
     def best(self) -> Member:
-        """The member with the highest newest score; before the first, member 0."""
+        """Return the member with the highest newest score, or member 0 before the first score."""
         return max(self.members, key=_score)
 
     def schedule(self, index: int) -> list[tuple[int, Values]]:
-        """The hyperparameters that made a member what it is: (from this step on, values), back through its parents."""
+        """Return the hyperparameters that led to a member's current state, back through its parents: (from this step
+        on, values)."""
         out: list[tuple[int, Values]] = []
         values, end, current = self.members[index].values, len(self.lineage), index
         while True:
@@ -201,12 +204,13 @@ class Population:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.members = [Member(**{"trained": m["step"], **m}) for m in state["members"]]  # older states have no such
+        # older states lack ``trained``
+        self.members = [Member(**{"trained": m["step"], **m}) for m in state["members"]]
         self.lineage = [Copy(**c) for c in state["lineage"]]
         self.generator.bit_generator.state = state["generator"]
 
     def _that_runs(self, values: Values, another: Callable[[], Values]) -> Values | None:
-        """``values``, or the first of ``another()`` that can run; None after ``DRAWS`` that cannot."""
+        """Return ``values``, or the first of ``another()`` that can run, or None after ``DRAWS`` that cannot."""
         for _ in range(DRAWS):
             if self.runs is None or self.runs(values):
                 return values
@@ -246,10 +250,10 @@ def _score(member: Member) -> float:
 
 
 def welch(a: Sequence[float], b: Sequence[float]) -> tuple[float, float]:
-    """(t, degrees of freedom) of Welch's test for mean(b) > mean(a), with unbiased variances.
+    """Return (t, degrees of freedom) of Welch's test for mean(b) > mean(a), with unbiased variances.
 
-    ``t = (mean_b - mean_a) / sqrt(s_a^2 / n_a + s_b^2 / n_b)``. Without any variance t is 0 or infinite.
-    Source: Welch (1947); degrees of freedom by Satterthwaite (1946).
+    ``t = (mean_b - mean_a) / sqrt(s_a^2 / n_a + s_b^2 / n_b)``. Without any variance t is 0 or infinite. Source: Welch
+    (1947); degrees of freedom by Satterthwaite (1946).
     """
     if min(len(a), len(b)) < 2:
         return 0.0, 1.0
@@ -262,8 +266,8 @@ def welch(a: Sequence[float], b: Sequence[float]) -> tuple[float, float]:
 
 
 def student_tail(t: float, freedom: float) -> float:
-    """P(T > t) of Student's distribution; by Simpson's rule in the angle ``atan(T / sqrt(freedom))``, whose density is
-    proportional to ``cos^(freedom - 1)``."""
+    """Return P(T > t) of Student's distribution, by Simpson's rule in the angle ``atan(T / sqrt(freedom))``, whose
+    density is proportional to ``cos^(freedom - 1)``."""
     if math.isinf(t):
         return 0.0 if t > 0 else 1.0
     angles = np.linspace(0.0, math.atan(abs(t) / math.sqrt(freedom)), 2001)
@@ -277,14 +281,13 @@ def student_tail(t: float, freedom: float) -> float:
 
 
 def better(these: Sequence[float], those: Sequence[float]) -> bool:
-    """Return whether ``these`` scores have a higher mean than ``those``, and Welch's test (two sides) finds it
-    significant."""
+    """Return True if ``these`` scores have a higher mean than ``those`` and Welch's two-sided test is significant."""
     t, freedom = welch(those, these)
     return t > 0 and 2 * student_tail(t, freedom) < SIGNIFICANT
 
 
 def _begin(name: str, one: Interval | Choice, start: Mapping[str, Any]) -> Any:
-    """Member 0's value of one hyperparameter. UsageError if there is none, or a choice has no such value."""
+    """Return member 0's value of one hyperparameter. Raises UsageError if it is missing or not among the choices."""
     if name not in start:
         raise UsageError(f"start has no {name}, which the space has; it has {', '.join(start) or 'nothing'}")
     if isinstance(one, Choice) and start[name] not in one.values:

@@ -1,5 +1,5 @@
-"""The files of a population that say what it is and how far it is; what they hold is checked before any of it is
-used, as somebody else may have written them."""
+"""The files of a population with its setup and progress. Another user may have written them, so contents are checked
+before use."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ COPY: Values = {
 
 @dataclass(frozen=True)
 class Setup:
-    """What ``population.json`` holds. values, origins, preset: the configuration that members share; space: what they
-    differ by; slots: processes, each of which trains one member at a time; evaluate, max_steps: as of a
+    """The contents of ``population.json``. values, origins, preset: the configuration that members share; space: the
+    fields in which they differ; slots: processes, each of which trains one member at a time; evaluate, max_steps: as in
     ``Slice``."""
 
     system: str
@@ -55,7 +55,7 @@ class Setup:
     max_steps: Natural = 0
 
     def interval_space(self) -> Space:
-        """``space`` as an Interval or a Choice of each hyperparameter."""
+        """Return ``space`` as an Interval or a Choice for each hyperparameter."""
         made: dict[str, Interval | Choice] = {}
         for name, fields in self.space.items():
             made[name] = Choice(tuple(fields["values"])) if "values" in fields else Interval(**fields)
@@ -63,17 +63,18 @@ class Setup:
 
 
 def is_population(path: Path) -> bool:
-    """Return whether a directory holds a population rather than a run."""
+    """Return True if a directory holds a population rather than a run."""
     return (path / FILE).is_file()
 
 
 def member_path(path: Path, index: int) -> Path:
-    """The run of one member."""
+    """Return the run directory of one member."""
     return path / "members" / f"{index:03d}"
 
 
 def best_member(path: Path) -> Path:
-    """The run of the member with the highest score; one that was copied just now has none."""
+    """Return the run directory of the member with the highest score. A member that was just copied has no score. Raises
+    UsageError if none has."""
     with reading(path / STATE):
         members = _members(read_json(path / STATE, "state", ("members",))["members"])
     scored = [(float(m["score"]), int(m["index"])) for m in members if m["score"] is not None]
@@ -83,8 +84,8 @@ def best_member(path: Path) -> Path:
 
 
 def read_setup(path: Path, trust: bool) -> Setup:
-    """Return what the population in ``path`` is. UsageError where it would run code of somebody else's, see
-    ``run.trust``, or write through links; ShoalError where the file is damaged."""
+    """Return the setup of the population in ``path``. Raises UsageError if it would run a stranger's code (see
+    ``run.trust``) or write through links, and ShoalError if the file is damaged."""
     if path.is_dir():
         require_plain(path, trust, writing=True)
     needed = [f.name for f in dataclasses.fields(Setup) if f.default is dataclasses.MISSING]
@@ -108,8 +109,8 @@ def read_setup(path: Path, trust: bool) -> Setup:
 
 
 def read_state(path: Path, setup: Setup, trust: bool) -> Values:
-    """Return how far the population in ``path`` is; {} before its first slice. Each member, and each that was copied,
-    has the hyperparameters that its space names, within their ranges. Raises as ``read_setup``."""
+    """Return the progress of the population in ``path``, {} before its first slice. The hyperparameters of each member
+    and copy are checked against the space. Raises as ``read_setup``."""
     from shoal import systems
 
     if not (path / STATE).is_file():
@@ -137,7 +138,7 @@ def read_state(path: Path, setup: Setup, trust: bool) -> Values:
 
 
 def _members(found: Any) -> list[Values]:
-    """The members in a state, in their order. An older state does not say how much they have trained."""
+    """Return the members in a state, in their order. Older states lack ``trained``."""
     members = [_typed(MEMBER, {"trained": m["step"], **m}) for m in _list(found)]
     if any(m["index"] != i for i, m in enumerate(members)):
         raise ValueError("its members are not numbered from 0 on")
@@ -145,8 +146,8 @@ def _members(found: Any) -> list[Values]:
 
 
 def _within(setup: Setup, values: Values) -> None:
-    """ValueError unless these are hyperparameters of the population's space: within it, or as configured, which is what
-    its first member begins with."""
+    """Raise ValueError unless these are hyperparameters of the population's space: within it, or the configured values,
+    with which the first member begins."""
     space = setup.interval_space()
     if values.keys() != space.keys():
         raise ValueError(f"a member differs by {brief(list(values))} instead of {brief(list(space))}")
@@ -163,7 +164,8 @@ def _within(setup: Setup, values: Values) -> None:
 
 
 def _typed(hints: Values, facts: Any) -> Values:
-    """The ``facts`` of an object in a file, each as its hint says. ValueError for another name or another kind."""
+    """Return the ``facts`` of an object in a file, converted by their hints. Raises ValueError for other names or
+    types."""
     if not isinstance(facts, Mapping):
         raise ValueError(f"expected names with values, found {brief(facts)}")
     if foreign := [name for name in facts if name not in hints]:
@@ -172,7 +174,8 @@ def _typed(hints: Values, facts: Any) -> Values:
 
 
 def _expect(hint: Any, value: Any, name: str) -> Any:
-    """As ``settings.flags.expect``, for what is no word of a command line: a number in quotes is none."""
+    """Return ``value`` checked by ``settings.flags.expect``. Unlike on a command line, a number in quotes is
+    rejected."""
     try:
         found = expect(hint, value, f"'{name}'")
     except UsageError as error:
@@ -193,5 +196,5 @@ def _list(value: Any) -> list[Any]:
 
 
 def _different(all_values: list[Values]) -> list[Values]:
-    """Each of them once."""
+    """Return the different values, each once."""
     return list({repr(sorted(values.items())): values for values in all_values}.values())

@@ -1,4 +1,4 @@
-"""The hyperparameters that a population searches: where they may lie, how they are drawn, and how they are changed."""
+"""The hyperparameters that a population searches: their ranges, priors and perturbations."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from shoal.types import Values
 from shoal.untrusted import brief
 
 FACTORS = (1.2, 0.8)  # Jaderberg et al. 2017, section 4.1.1
-FLOAT32_GAP = 2.0**-24  # relative difference, below which two numbers are the same in float32
-DEFAULT_SEARCH_FACTOR = 10.0  # where no interval is given: from the configured value divided by this to that times this
+FLOAT32_GAP = 2.0**-24  # relative difference below which two numbers are equal in float32
+DEFAULT_SEARCH_FACTOR = 10.0  # default interval: the configured value divided and multiplied by this
 
 
 @dataclass(frozen=True)
 class Interval:
-    """Numbers from ``low`` to ``high``, drawn uniformly, or with ``log`` uniformly in their logarithm. ``integer``
+    """Numbers from ``low`` to ``high``, drawn uniformly or, with ``log``, uniformly in their logarithm. ``integer``
     rounds them. With ``one_minus``, 1 - x is drawn and perturbed, as for discounts."""
 
     low: float
@@ -47,8 +47,8 @@ class Interval:
         return self._within(x)
 
     def perturb(self, value: float, generator: np.random.Generator, factors: Sequence[float] = FACTORS) -> float:
-        """Multiply ``value`` (or 1 - ``value``) by one of ``factors``, within the interval; an integer changes by at
-        least 1."""
+        """Multiply ``value`` (or 1 - ``value``) by one of ``factors`` and clip it to the interval. An integer changes
+        by at least 1."""
         factor = float(generator.choice(factors))
         x = (1.0 - value if self.one_minus else value) * factor
         if self.integer and round(x) == round(value):
@@ -65,7 +65,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class Choice:
-    """One of the ordered ``values``; a perturbation moves to a neighbouring value."""
+    """One of the ordered ``values``. A perturbation moves to a neighbouring value."""
 
     values: tuple[Any, ...]
 
@@ -85,9 +85,10 @@ def interval_of(
     name: str, value: Any, low: float | None = None, high: float | None = None, hint: Any = float,
     flag: str = "--mutate",
 ) -> Values:  # fmt: skip
-    """The interval of a field whose configured value is ``value``: a discount by its distance from 1, all else in its
-    logarithm; without ends from a tenth to ten times of it, up to 1 for what cannot be more. hint: the field's type.
-    flag: where it was given. UsageError for a field that is no number, and for ends that it cannot have."""
+    """Return the interval of a field whose configured value is ``value``, as arguments of ``Interval``. A discount is
+    searched by its distance from 1, other fields in their logarithm. By default it spans a tenth to ten times the
+    value, up to 1 for fields that cannot be larger. hint: the field's type. flag: where it was given. Raises UsageError
+    for a field that is no number, and for impossible ends."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise UsageError(f"{flag} takes numbers, and {name} is {brief(value)}")
     discount = name in ("gamma", "gae_lambda", "trace_lambda") and 0 < value < 1
@@ -112,7 +113,7 @@ def interval_of(
 
 
 def _refusal(hint: Any, value: float) -> str:
-    """What a field of this type expects, if ``value`` is something else; else ""."""
+    """Return what a field of this type expects if ``value`` is invalid, else ""."""
     try:
         coerce(hint, value)
     except ValueError as error:
@@ -124,7 +125,7 @@ Space: TypeAlias = Mapping[str, Interval | Choice]
 
 
 def draw(space: Space, generator: np.random.Generator) -> Values:
-    """A value of the prior for each hyperparameter."""
+    """Return a value drawn from the prior for each hyperparameter."""
     return {name: one.draw(generator) for name, one in space.items()}
 
 
@@ -136,8 +137,8 @@ def perturb(
     probability: float = 1.0,
     resample: float = 0.0,
 ) -> Values:
-    """Each hyperparameter, with ``probability``, changed: drawn afresh with probability ``resample``, else multiplied
-    by one of ``factors``. Values that are not in the space stay.
+    """Return the hyperparameters, each changed with ``probability``: drawn again with probability ``resample``, else
+    multiplied by one of ``factors``. Values that are not in the space are kept.
 
     Source: Jaderberg et al. (2017), section 3 (explore: perturb, resample); factors 1.2 and 1 / 1.2 with probability
     0.33: Espeholt et al. (2018), appendix F.

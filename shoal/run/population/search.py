@@ -1,4 +1,4 @@
-"""``shoal.pbt``: population-based training of anything that can be trained a little further and scored."""
+"""``shoal.pbt``: population-based training of any object that can be trained in slices and scored."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ TRIES = 3  # failures of a member in a row before the search ends
 
 @dataclass(frozen=True)
 class Found:
-    """What a search has found: the best member's score, state and hyperparameters, the schedule that led there (from
-    this step on, these values), every copy, and of each member its (step, score, values) after each turn."""
+    """The result of a search: the best member's score, state and hyperparameters, the schedule that led to it (from
+    this step on, these values), every copy, and (step, score, values) of each member after each turn."""
 
     score: float
     state: Any
@@ -48,11 +48,13 @@ def pbt(
     """Train ``population`` members for ``steps`` each, in turns of ``interval`` steps. After a turn, members with low
     scores copy members with high scores and change the copied hyperparameters.
 
-    objective: ``(state, values, steps) -> (state, score)`` trains ``state`` (None at first) for so many steps with the
-    hyperparameters ``values``; larger scores are better. It may change the state it is given: it has a copy.
+    objective: ``(state, values, steps) -> (state, score)`` trains ``state`` (None at first) for ``steps`` steps with
+        the hyperparameters ``values``; larger scores are better. It gets its own copy of the state and may change it.
     space: name -> ``shoal.Interval`` or ``shoal.Choice``. start: hyperparameters of the first member.
-    workers: processes; 1: this one, and the search is then deterministic. rules: fields of ``Rules``.
-    Raises RoleFailed if a member fails three times in a row; with one worker, what the objective raises at once.
+    workers: processes; 1: this process, and the search is then deterministic. rules: fields of ``Rules``.
+
+    Raises RoleFailed if a member fails three times in a row. With one worker, errors of the objective are raised at
+    once.
     """
     if interval < 1 or steps < interval:
         raise UsageError(f"steps ({steps}) must be at least the interval ({interval}), and that at least 1")
@@ -71,7 +73,8 @@ def pbt(
 
 
 class _Search:
-    """states: of each member, pickled: a copy is then free, and nobody changes another's."""
+    """A search in progress. states: each member's state, pickled, so that members never share objects and a copy is
+    free."""
 
     def __init__(self, objective: Objective, control: Population, steps: int, interval: int) -> None:
         self.objective, self.control, self.steps, self.interval = objective, control, steps, interval
@@ -104,7 +107,7 @@ class _Search:
             slots.close()
 
     def _next(self, busy: set[int]) -> int | None:
-        """The member that has trained least and is not ``busy``."""
+        """Return the least trained member that is not ``busy``."""
         waiting = self.control.waiting(self.steps, busy)
         return waiting[0].index if waiting else None
 

@@ -1,4 +1,4 @@
-"""Processes that do one piece of work after another, whatever becomes of them in between."""
+"""Worker processes that run one task after another and are replaced when they die."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from shoal.runtime.interrupts import Interrupts
 
 
 class Done(NamedTuple):
-    """What came of a task: its ``result``, or why there is none (``failure``)."""
+    """The outcome of a task: its ``result``, or the ``failure``."""
 
     task: int
     result: Any
@@ -26,8 +26,8 @@ class Done(NamedTuple):
 
 
 class Slots:
-    """``count`` processes that call ``function`` with one argument at a time. A process that dies is told of as the
-    failure of its task, and another takes its place."""
+    """``count`` processes that call ``function`` with one argument at a time. If a process dies, its task fails and
+    another process takes its place."""
 
     def __init__(self, function: Callable[[Any], Any], count: int) -> None:
         self._blob = cloudpickle.dumps(function)
@@ -38,22 +38,22 @@ class Slots:
 
     @property
     def free(self) -> int:
-        """Slots without a task."""
+        """Return the number of slots without a task."""
         return sum(task is None for task in self._tasks)
 
     def busy(self) -> dict[int, int]:
-        """Task -> pid of the process that does it."""
+        """Return the pid of the process of each running task."""
         return {task: self._processes[i].pid for i, task in enumerate(self._tasks) if task is not None}
 
     def submit(self, task: int, argument: Any) -> None:
-        """Give a free slot the task of that number."""
+        """Start a task in a free slot."""
         slot = self._tasks.index(None)
         if self._processes[slot] is None or not self._processes[slot].is_alive():
             self._start(slot)
         self._tasks[slot] = task
         pipe = self._pipes[slot]
         assert pipe is not None
-        with contextlib.suppress(OSError):  # it died meanwhile, which ``wait`` tells
+        with contextlib.suppress(OSError):  # if it has died, ``wait`` reports that
             pipe.send_bytes(cloudpickle.dumps(argument))
 
     def wait(self, timeout: float | None = None) -> list[Done]:
@@ -78,19 +78,19 @@ class Slots:
         return out
 
     def stop(self) -> None:
-        """Ask every task to end in order, by SIGTERM; ``wait`` then tells what came of it."""
+        """Ask every task to end normally, by SIGTERM. ``wait`` then returns their results."""
         for pid in self.busy().values():
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGTERM)
 
     def kill(self) -> None:
-        """End every process, without waiting for that."""
+        """Kill every process without waiting."""
         for process in self._processes:
             if process is not None:
                 processes.kill(process)
 
     def close(self) -> None:
-        """Leave no process behind."""
+        """End all processes."""
         for slot, process in enumerate(self._processes):
             if process is not None:
                 processes.kill(process)
@@ -115,11 +115,11 @@ class Slots:
 
 
 def _serve(blob: bytes, pipe: connection.Connection) -> None:
-    """What runs inside a slot: until the pipe closes, as it does when the parent dies."""
+    """Run tasks inside a slot until the pipe closes, as it does when the parent dies."""
     with contextlib.suppress(OSError):
-        os.setpgid(0, 0)  # Ctrl-C is for the parent, which asks in order
+        os.setpgid(0, 0)  # Ctrl-C is for the parent, which then sends SIGTERM
     follow_parent()
-    with Interrupts():  # what ``stop`` asks between two runs reaches the next
+    with Interrupts():  # a signal between two tasks applies to the next
         signal.pthread_sigmask(signal.SIG_UNBLOCK, signals.OF_THE_RUN)
         function = cloudpickle.loads(blob)
         while True:
@@ -129,7 +129,7 @@ def _serve(blob: bytes, pipe: connection.Connection) -> None:
                 break
             try:
                 answer: Any = (False, function(argument))
-            except Exception:  # noqa: BLE001 - told to the parent, which names it
+            except Exception:  # noqa: BLE001 - sent to the parent, which reports it
                 answer = (True, traceback.format_exc())
             try:
                 pipe.send_bytes(cloudpickle.dumps(answer))

@@ -1,4 +1,4 @@
-"""``summary.md`` in a population's directory: what a person asks of it the morning after."""
+"""``summary.md`` in a population's directory: an overview of it for people."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from shoal.run.population.files import Setup
 from shoal.untrusted import one_line
 from shoal.words import counted
 
-SHOWN = 10  # members, and different remarks
+SHOWN = 10  # largest number of members, and of different remarks, that are listed
 
 
 class PopulationSummary:
-    """Writes the summary of the population in ``path``. A disk that is full costs the summary, not the training."""
+    """Writes the summary of the population in ``path``. A full disk skips the summary and does not stop training."""
 
     def __init__(self, path: Path, setup: Setup) -> None:
         self._path, self._setup, self._command, self._began = path, setup, command(), time.time()
@@ -37,7 +37,7 @@ class PopulationSummary:
 
     @contextlib.contextmanager
     def kept(self, control: Population) -> Iterator[None]:
-        """Write it at the beginning of a training, and where that fails."""
+        """Write the summary at the beginning of a training, and again if it fails."""
         self.write(control, "running")
         try:
             yield
@@ -47,7 +47,7 @@ class PopulationSummary:
             raise
 
     def write(self, control: Population, state: str) -> None:
-        """Write the file, whole."""
+        """Write the file atomically."""
         with contextlib.suppress(OSError):
             write_lines(self._path, self._lines(control, state))
 
