@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import inspect
 from types import CodeType
-from typing import Any
 
 from shoal.own_code import is_theirs
 
 
-def defined_at(env: Any, method: str) -> str:
+def defined_at(env: object, method: str) -> str:
     """Return ``FILE, line N`` of the definition of ``method`` in the environment below all wrappers, or "" if it is not
     the user's Python code."""
     function = inspect.unwrap(getattr(type(getattr(env, "unwrapped", env)), method, None) or defined_at)

@@ -7,7 +7,7 @@ from typing import Any
 import gymnasium as gym
 from gymnasium import spaces as gs
 
-from .types import Vector
+from .types import Space, Vector
 
 
 def id_of(vector: Vector) -> str:
@@ -26,7 +26,7 @@ def id_of(vector: Vector) -> str:
     return str(spec.id) if spec is not None else _registered_as(type(inner))
 
 
-def _sort(space: Any) -> set[str]:
+def _sort(space: Space) -> set[str]:
     """Return the kinds of the parts of a space: images, numbers or choices."""
     if isinstance(space, gs.Dict):
         return set().union(*map(_sort, space.spaces.values()))

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from shoal.api import Action
-from shoal.fast import few
+from shoal.fast import small_batch
 from shoal.ops import forbid
 
 _LOG_2PI = math.log(2 * math.pi)
@@ -40,11 +40,11 @@ def _uniform(
 def _categorical(logits: Tensor, u: Tensor) -> Tensor:
     """Return actions int64 [...] for logits [..., A] and their ``_uniform`` numbers, which are overwritten."""
     if logits.shape[-1] == 2:
-        if logits.ndim == 2 and few.are_few(u):
-            return few.categorical(logits, u)
+        if logits.ndim == 2 and small_batch.is_small_batch(u):
+            return small_batch.categorical(logits, u)
         return (u < torch.sigmoid(logits[..., 1] - logits[..., 0])).long()
-    if u.ndim == 2 and few.are_few(u):
-        return few.categorical(logits, u)
+    if u.ndim == 2 and small_batch.is_small_batch(u):
+        return small_batch.categorical(logits, u)
     # The logarithm of u = 0 would be infinite and an action of logit -inf could win, so u is at least the smallest
     # float
     return (logits - u.clamp_min_(_TINY).log_().neg_().log_()).argmax(-1)

@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from shoal.records.atomic_write import write_atomic
 from shoal.types import Values
@@ -50,12 +49,12 @@ def made_on(versions: Values, hardware: Values, git: str | None) -> dict[str, st
     }
 
 
-def rows(cells: Mapping[str, Any]) -> list[str]:
+def rows(cells: Mapping[str, object]) -> list[str]:
     """Return a Markdown table of names and values."""
     return ["| | |", "| --- | --- |", *(row([name, value]) for name, value in cells.items())]
 
 
-def row(cells: Sequence[Any]) -> str:
+def row(cells: Sequence[object]) -> str:
     """Return one line of a Markdown table."""
     return f"| {' | '.join(text(cell).replace('|', chr(92) + '|') for cell in cells)} |"
 
@@ -65,7 +64,7 @@ def items(counts: Sequence[tuple[str, int]]) -> list[str]:
     return [f"- {text(sentence)}" + (f" ({n} times)" if n > 1 else "") for sentence, n in counts]
 
 
-def text(value: Any) -> str:
+def text(value: object) -> str:
     """Return a value on one line, with brackets escaped so that they do not form links or references."""
     return _LINK.sub(r"]\\\1", one_line(str(value)))
 

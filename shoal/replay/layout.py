@@ -7,12 +7,12 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 
 from shoal.api import Field, Spec, UsageError, WiringError, is_observation
 from shoal.registry import Registry
+from shoal.replay.sampler import Sampler
 from shoal.replay.user_sampler import UserSampler, user_arrays
 
 Arrays = dict[str, tuple[tuple[int, ...], str]]  # name -> (shape, dtype)
@@ -188,11 +188,11 @@ class SamplerKind:
     """
 
     arrays: Callable[[int], Arrays]
-    load: Callable[[], Any]
+    load: Callable[[], Callable[..., Sampler]]
     has_mass: bool = False
 
 
-def _import_class(cls: str) -> Callable[[], Any]:
+def _import_class(cls: str) -> Callable[[], Callable[..., Sampler]]:
     """Return a function that imports a class of ``replay.samplers``, and with it numba."""
     return lambda: getattr(importlib.import_module("shoal.replay.samplers"), cls)
 

@@ -17,11 +17,12 @@ from shoal.records.evaluation_files import EvaluationFiles, video
 from shoal.records.report import Report
 from shoal.roles.evaluator import Episodes as Played, Film, Returns, evaluation_seed, make_evaluator
 from shoal.settings.run_options import Evaluation as Evaluation
+from shoal.topology.config import SystemConfig
 
 MAX_EVALUATION_SECONDS = 600.0  # longest time of the final evaluation
 
 
-def require_video(cfg: Any, how: Evaluation, apart: Call) -> None:
+def require_video(cfg: SystemConfig, how: Evaluation, apart: Call) -> None:
     """Raise UsageError if evaluations should be filmed but cannot be. ``apart`` calls functions where environments are
     made."""
     if how.video:
@@ -30,7 +31,9 @@ def require_video(cfg: Any, how: Evaluation, apart: Call) -> None:
         apart(partial(require_film, cfg))
 
 
-def add_evaluator(program: Program, system: Any, cfg: Any, how: Evaluation, run_dir: Path, whole: bool) -> None:
+def add_evaluator(
+    program: Program, system: Any, cfg: SystemConfig, how: Evaluation, run_dir: Path, whole: bool
+) -> None:
     """Add a role that reads the program's parameters and plays episodes. whole: each evaluation is one step (serial
     runtime)."""
     try:
@@ -58,7 +61,7 @@ def add_evaluator(program: Program, system: Any, cfg: Any, how: Evaluation, run_
 
 
 def final_evaluation(
-    system: Any, cfg: Any, how: Evaluation, run_dir: Path, report: Report, channel: str, seed: int, apart: Call
+    system: Any, cfg: SystemConfig, how: Evaluation, run_dir: Path, report: Report, channel: str, seed: int, apart: Call
 ) -> Returns | None:
     """Evaluate the final parameters of ``channel``, so that the best parameters are never older and worse. Return the
     row of the evaluation, or None if they were evaluated already or the run has no parameters.
@@ -79,7 +82,7 @@ def final_evaluation(
 
 
 def _play_both(
-    make_agent: Callable[[int], Agent], cfg: Any, how: Evaluation, params: Tensors, version: int, seed: int
+    make_agent: Callable[[int], Agent], cfg: SystemConfig, how: Evaluation, params: Tensors, version: int, seed: int
 ) -> Returns:
     """Return the returns of the requested kind of actions (greedy or sampled). If the policy samples and both kinds
     differ, ``info`` has the mean of the other kind, ``sampled_mean`` or ``greedy_mean``. Both together end after
@@ -97,20 +100,20 @@ def _play_both(
 
 
 def _play(
-    make_agent: Callable[[int], Agent], cfg: Any, how: Evaluation, params: Tensors, version: int, seed: int,
+    make_agent: Callable[[int], Agent], cfg: SystemConfig, how: Evaluation, params: Tensors, version: int, seed: int,
     seconds: float = MAX_EVALUATION_SECONDS,
 ) -> Returns:  # fmt: skip
     agent = _loaded(make_agent, params, version, seed)
     return play(agent, cfg, how.episodes, seed, not how.sampled, how.envs, how.max_steps, seconds)
 
 
-def _film_of(make_agent: Callable[[int], Agent], cfg: Any, how: Evaluation, run_dir: Path) -> Film | None:
+def _film_of(make_agent: Callable[[int], Agent], cfg: SystemConfig, how: Evaluation, run_dir: Path) -> Film | None:
     limit = episode_limit(cfg.env, cfg, how.max_steps)
     return partial(_film, make_agent, cfg, run_dir, not how.sampled, limit) if how.video else None
 
 
 def _film(
-    make_agent: Callable[[int], Agent], cfg: Any, run_dir: Path, greedy: bool, limit: int, params: Tensors,
+    make_agent: Callable[[int], Agent], cfg: SystemConfig, run_dir: Path, greedy: bool, limit: int, params: Tensors,
     version: int, steps: int, seed: int,
 ) -> Generator[Played]:  # fmt: skip
     """Film an episode with the parameters of the evaluation at ``steps``, yielding after each picture."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from shoal.policy.policy import evaluation_envs
 from shoal.roles.random_observations import random_observations
 from shoal.run.symptoms import PAGE
+from shoal.topology.config import SystemConfig
 
 ROWS, ENVS = 512, 4
 LEAST_ROWS, SECONDS = 64, 10.0  # fewer rows are not enough; a user is waiting for the report
@@ -17,7 +16,7 @@ WHERE = f"({PAGE}#observations)"
 LARGE, SMALL = 30.0, 1e-3
 
 
-def observed(cfg: Any, seed: int) -> str:
+def observed(cfg: SystemConfig, seed: int) -> str:
     """Return a sentence about bad observations of a configuration's environment, or "" if none are found or it is too
     slow to tell. Plays ``ROWS`` steps with random actions, for at most about ``SECONDS``."""
     rows = random_observations(evaluation_envs(cfg, ENVS), ROWS, seed, SECONDS)

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from shoal.topology.config import SystemConfig
 from shoal.words import counted
 
 
-def first_update(cfg: Any) -> float:
+def first_update(cfg: SystemConfig) -> float:
     """Return the approximate number of environment steps before the first update, or 0 if unknown."""
     updates = cfg.updates()
     return max(float(getattr(cfg, "min_replay", 0)), cfg.steps / updates if updates else 0.0)
 
 
-def why_no_update(cfg: Any, steps: int) -> str:
+def why_no_update(cfg: SystemConfig, steps: int) -> str:
     """Return why a run of ``steps`` steps made no update, and what would have sufficed."""
     least = getattr(cfg, "min_replay", 0)
     if least > steps:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
+
+from torch import nn
 
 from shoal.api import UsageError
 from shoal.learning.optimiser import OptimiserConfig
@@ -41,7 +43,7 @@ class WorkerConfig(SystemConfig, OptimiserConfig):
         return self.steps / (self.envs * self.unroll)
 
 
-def shared_parameters(system: str, cfg: OptimiserConfig, network: Callable[[], Any]) -> Channel:
+def shared_parameters(system: str, cfg: OptimiserConfig, network: Callable[[], nn.Module]) -> Channel:
     """Return the channel of the parameters of ``network()``, which workers update by shared RMSProp. The network is
     built without allocating memory. Raises UsageError for another optimiser."""
     if cfg.optimiser != "rmsprop":
