@@ -26,7 +26,7 @@ def id_of(vector: Vector) -> str:
     return str(spec.id) if spec is not None else _registered_as(type(inner))
 
 
-def _sort(space: Space) -> set[str]:
+def _sort(space: Space | None) -> set[str]:
     """Return the kinds of the parts of a space: images, numbers or choices."""
     if isinstance(space, gs.Dict):
         return set().union(*map(_sort, space.spaces.values()))
