@@ -23,6 +23,7 @@ from shoal.records.metric_files import finite, performance_row, training_row
 from shoal.records.whole_files import write_whole
 from shoal.registry import Registry
 from shoal.types import Values
+from shoal.untrusted import read_text
 
 EVALUATION = "evaluation_"  # what the names of an evaluator's figures begin with
 
@@ -153,7 +154,7 @@ def _place(name: str) -> str:
 
 
 def _read(file: Path) -> str:
-    return file.read_text(encoding="utf-8").strip()
+    return read_text(file).strip()
 
 
 LOGGERS: Registry[type[BackEnd]] = Registry(
