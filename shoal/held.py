@@ -45,7 +45,8 @@ def held(folder: Path, *below: str, make: bool = False) -> Iterator[Path]:
 
 def open_below(folder: str | Path, *names: str) -> int:
     """Open what ``names`` lead to from ``folder``, for reading; returns its descriptor. ``folder`` itself may be a
-    link, what is below may not: OSError (ELOOP, or ENOTDIR for a folder). Nothing waits for whoever writes into a pipe."""
+    link, what is below may not: OSError (ELOOP, or ENOTDIR for a folder). Nothing waits for
+    whoever writes into a pipe."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     for i, name in enumerate(names):
         kind = os.O_NONBLOCK if i == len(names) - 1 else os.O_DIRECTORY
