@@ -1,5 +1,5 @@
-"""Writing below one directory and nowhere else: a folder of a run is held open while it is written to, so that a link
-that somebody puts in its place meanwhile is not followed."""
+"""Writing and reading below one directory and nowhere else: a folder of a run is held open while it is written to, and
+what is read is reached name by name, so that a link that somebody puts in its place meanwhile is not followed."""
 
 from __future__ import annotations
 
@@ -41,6 +41,21 @@ def held(folder: Path, *below: str, make: bool = False) -> Iterator[Path]:
     finally:
         if descriptor >= 0:
             os.close(descriptor)
+
+
+def open_below(folder: str | Path, *names: str) -> int:
+    """Open what ``names`` lead to from ``folder``, for reading; returns its descriptor. ``folder`` itself may be a
+    link, what is below may not: OSError (ELOOP, or ENOTDIR for a folder). Nothing waits for
+    whoever writes into a pipe."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    for i, name in enumerate(names):
+        kind = os.O_NONBLOCK if i == len(names) - 1 else os.O_DIRECTORY
+        try:
+            inner = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | kind, dir_fd=descriptor)
+        finally:
+            os.close(descriptor)
+        descriptor = inner
+    return descriptor
 
 
 def open_to_append(path: Path) -> IO[bytes]:

@@ -3,6 +3,8 @@ of them is text."""
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import io
 import json
 import os
@@ -15,6 +17,7 @@ from pathlib import Path
 from typing import IO, Any, BinaryIO, TextIO
 
 from shoal.errors import UsageError
+from shoal.held import held, open_below
 
 RUN_FORMAT = (
     2  # of the files of a run and of saved policies; since 2 a policy acts in [-1, 1], whatever the environment's box
@@ -25,6 +28,7 @@ DEEPEST = 64  # dicts and lists within one another
 WIDEST = 1 << 128  # integers: the state of a random generator is the widest that Shoal writes
 MAX_COUNTER = 1 << 53  # of a counter: what a float still holds exactly
 MAX_QUOTED_CHARACTERS = 200  # characters of a value in a sentence
+_LINKS = {errno.ELOOP, errno.ENOTDIR}  # what an open says of a link that it may not follow, as a file or as a folder
 FOREIGN = ("wandb",)  # folders of a run that another program fills, with links of its own
 # What moves the cursor, talks to the terminal, changes the direction of text or is no character, so that no file of
 # UTF-8 or XML takes it; a line ends with \n, a column with \t
@@ -35,6 +39,10 @@ _BREAKS = re.compile(r"[\n\t]")
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = MAX_QUOTED_CHARACTERS
 _SHORT.maxlist = _SHORT.maxtuple = _SHORT.maxdict = 20
+
+
+class LeadsElsewhere(UsageError):
+    """A link, or another thing than a folder or a file, in a directory that somebody else may have written."""
 
 
 def printable(text: str) -> str:
@@ -68,14 +76,70 @@ def _escaped(found: re.Match[str]) -> str:
 
 
 # ------------------------------------------------------------------------------------- reading
-def open_bytes(path: Path) -> BinaryIO:
+_plain: dict[str, bool] = {}  # directories that were looked at -> whether no link below them is followed
+
+
+def stay_below(path: Path, plain: bool = True) -> None:
+    """From now on, what is read below the directory ``path`` (which may itself be a link) is reached without following
+    links, whatever is put there meanwhile. ``plain`` False: its links are followed, as the user says that it is
+    theirs."""
+    _plain[os.path.abspath(path)] = plain
+
+
+def open_bytes(path: Path, links: bool = True) -> BinaryIO:
     """Open a file for reading. ValueError for a folder, a pipe or a device: nothing waits for whoever writes into a
-    pipe."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    pipe. UsageError for a link below a directory that does not follow them (``stay_below``); without ``links``,
+    for any."""
+    descriptor = _opened(path, links)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise ValueError("it is no file")
     return open(descriptor, "rb")
+
+
+def _opened(path: Path, links: bool) -> int:
+    """The descriptor of what is at ``path``, reached as the nearest directory above it that was looked at says."""
+    whole = Path(os.path.abspath(path))
+    near = _near(whole) or (None if links else whole.parent)
+    if near is None:
+        return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        return open_below(near, *whole.relative_to(near).parts)
+    except OSError as error:
+        if error.errno in _LINKS:
+            raise _astray(path, "a symbolic link, or lies behind one") from None
+        error.filename = str(path)
+        raise
+
+
+def _near(path: Path) -> Path | None:
+    """The directory above ``path`` below which no link is followed, if there is one."""
+    near = next((above for above in path.parents if str(above) in _plain), None)
+    return near if near is not None and _plain[str(near)] else None
+
+
+@contextlib.contextmanager
+def to_write(path: Path) -> Iterator[Path]:
+    """Give ``path``, whose folder is made if there is none, as it is reached within the block: below a directory that
+    follows no links (``stay_below``) also of what becomes a link meanwhile, or else where its links lead now. OSError
+    for a link there."""
+    near = _near(Path(os.path.abspath(path)))
+    if near is None:
+        place = path.resolve()
+        place.parent.mkdir(parents=True, exist_ok=True)
+        yield place
+        return
+    *names, last = Path(os.path.abspath(path)).relative_to(near).parts
+    with held(near.resolve(), *names, make=True) as folder:
+        yield folder / last
+
+
+@contextlib.contextmanager
+def by_name(path: Path) -> Iterator[str]:
+    """Open a file as ``open_bytes`` does, and give a name for it to those who open files by theirs. Raises as it."""
+    with open_bytes(path) as file:
+        name = f"/proc/self/fd/{file.fileno()}"
+        yield name if os.path.exists(name) else str(path)  # a system without /proc
 
 
 def open_text(path: Path) -> TextIO:
@@ -83,9 +147,10 @@ def open_text(path: Path) -> TextIO:
     return io.TextIOWrapper(open_bytes(path), encoding="utf-8", newline="")
 
 
-def read_text(path: Path) -> str:
-    """Read a text file. ValueError where it is larger than ``MAX_TEXT_BYTES``, no UTF-8 or no file."""
-    with io.TextIOWrapper(open_bytes(path), encoding="utf-8") as file:
+def read_text(path: Path, links: bool = True) -> str:
+    """Read a text file. ValueError where it is larger than ``MAX_TEXT_BYTES``, no UTF-8 or no file; UsageError as of
+    ``open_bytes``."""
+    with io.TextIOWrapper(open_bytes(path, links), encoding="utf-8") as file:
         found = os.fstat(file.fileno())
         if found.st_size > MAX_TEXT_BYTES:
             raise ValueError(f"it has {found.st_size:,} bytes, at most {MAX_TEXT_BYTES:,} are read")
@@ -143,7 +208,9 @@ def _inside(value: Any) -> Iterator[Any]:
 def require_plain(path: Path, trust: bool, writing: bool = False) -> None:
     """UsageError unless the directory ``path``, which may itself be a link, holds nothing but folders and files:
     through a link what is read, written or removed lies elsewhere, and a pipe or a device waits for ever. ``writing``:
-    neither files that have another name as well (hard links). ``trust``: the user says that it is theirs."""
+    neither files that have another name as well (hard links). ``trust``: the user says that it is theirs. What is read
+    there afterwards is held to the same (``stay_below``)."""
+    stay_below(path, plain=not trust)
     if trust:
         return
     for entry in _entries(path):
@@ -158,10 +225,14 @@ def require_plain(path: Path, trust: bool, writing: bool = False) -> None:
         else:
             kind = "" if stat.S_ISDIR(found.st_mode) else "a pipe, a socket or a device"
         if kind:
-            raise UsageError(
-                f"{brief(entry.path)} is {kind}, which a run of somebody else may lead astray with; if it is yours, "
-                "say --trust (in Python: trust=True)"
-            )
+            raise _astray(entry.path, kind)
+
+
+def _astray(path: str | Path, kind: str) -> LeadsElsewhere:
+    return LeadsElsewhere(
+        f"{brief(str(path))} is {kind}, which a run of somebody else may lead astray with; if it is yours, say --trust "
+        "(in Python: trust=True)"
+    )
 
 
 def _entries(path: Path) -> Iterator[os.DirEntry[str]]:

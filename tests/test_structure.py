@@ -29,7 +29,7 @@ ALLOWED: dict[str, set[str] | None] = {
     "dependencies": set(),
     "own_code": {"paths"},
     "own_settings": set(),
-    "untrusted": set(),
+    "untrusted": {"held"},
     "held": set(),
     "terminal": {"untrusted"},
     "fast": {"jit"},
@@ -63,7 +63,7 @@ ALLOWED: dict[str, set[str] | None] = {
     "planning": {"simulation", "local", "shm", "runtime", "program", "replay", "run", "settings", "systems", "envs"}
     | {"roles", "metering", "records", "machine", "paths", "terminal", "untrusted", "jit"},
     "run": ANYTHING,  # the front door
-    "watch": {"program", "metering", "records", "paths", "untrusted", "extras"},  # reads the files of runs, no more
+    "watch": {"program", "metering", "records", "paths", "untrusted", "extras", "held"},  # reads the files of runs
     "analysis": {"run", "records", "metering", "settings", "systems", "paths", "untrusted", "terminal"} | {"extras"},
     "cli": ANYTHING,
     "building": ANYTHING,  # what authors of systems import

@@ -31,7 +31,7 @@ from shoal.policy import Policy
 from shoal.policy.export_description import describe
 from shoal.policy.export_module import PolicyModule
 from shoal.types import Values
-from shoal.untrusted import excerpt
+from shoal.untrusted import excerpt, to_write
 
 FORMAT = 1
 FILES = {
@@ -74,19 +74,20 @@ def export(policy: Policy, to: str, out: Path, about: Values | None = None) -> P
 @contextmanager
 def _whole(out: Path) -> Iterator[Path]:
     """A folder whose files go to ``out`` at the end of the block, or vanish where that is not reached."""
-    folder, place = out.absolute().with_name(f".{out.absolute().name}.tmp"), out.resolve()
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    if folder.is_symlink():
-        raise UsageError(f"'{shown(folder)}' is a symbolic link, where the export is put together: remove it")
-    folder.mkdir()
-    try:
-        yield folder
-        with held(place, make=True) as there:
-            for file in folder.iterdir():
-                os.replace(file, there / file.name)
-    finally:
+    with to_write(out) as place:
+        folder = place.with_name(f".{place.name}.tmp")
         shutil.rmtree(folder, ignore_errors=True)
+        if folder.is_symlink():
+            beside = out.with_name(folder.name)
+            raise UsageError(f"'{shown(beside)}' is a symbolic link, where the export is put together: remove it")
+        folder.mkdir()
+        try:
+            yield folder
+            with held(place, make=True) as there:
+                for file in folder.iterdir():
+                    os.replace(file, there / file.name)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def policy_module(policy: Policy) -> PolicyModule:

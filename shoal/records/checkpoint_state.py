@@ -23,7 +23,7 @@ import numpy as np
 import torch
 
 from shoal.api import ShoalError
-from shoal.untrusted import excerpt, parse_json, read_text
+from shoal.untrusted import by_name, excerpt, open_bytes, parse_json, read_text
 
 CHUNK = 1 << 24  # bytes written and hashed at a time
 MARK = "$"  # a dict with this single key encodes a value that JSON lacks
@@ -196,9 +196,9 @@ def sync(paths: Iterable[Path]) -> None:
 
 
 def hash_file(path: Path) -> Written:
-    """Return size and hash of an existing file."""
+    """Return size and hash of an existing file. Raises as ``untrusted.open_bytes``."""
     digest = hashlib.sha256()
-    with open(path, "rb") as file:
+    with open_bytes(path) as file:
         while chunk := file.read(CHUNK):
             digest.update(chunk)
         return Written(file.tell(), digest.hexdigest())
@@ -238,7 +238,10 @@ class Arrays:
 
         self._path = path
         kinds = ("np", "pt") if path.is_file() else ()
-        self._files: list[Any] = [safe_open(path, kind) for kind in kinds]
+        self._files: list[Any] = []
+        for kind in kinds:
+            with by_name(path) as name:
+                self._files.append(safe_open(name, kind))
 
     def get(self, name: str, tensor: bool) -> Any:
         if not self._files:

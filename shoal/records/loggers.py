@@ -24,6 +24,7 @@ from shoal.records.evaluation_files import BEST, VIDEOS
 from shoal.records.metric_files import finite, performance_row, training_row
 from shoal.registry import Registry
 from shoal.types import Values
+from shoal.untrusted import read_text
 
 EVALUATION = "evaluation_"  # prefix of the names of an evaluator's metrics
 
@@ -155,7 +156,7 @@ def _place(name: str) -> str:
 
 
 def _read(file: Path) -> str:
-    return file.read_text(encoding="utf-8").strip()
+    return read_text(file).strip()
 
 
 LOGGERS: Registry[type[BackEnd]] = Registry(

@@ -16,7 +16,7 @@ from shoal.records.checkpoint_params import newest_params
 from shoal.records.damage import read_json, reading
 from shoal.records.report import Report
 from shoal.records.tensor_files import save_tensors
-from shoal.untrusted import RUN_FORMAT, excerpt
+from shoal.untrusted import RUN_FORMAT, by_name, excerpt
 
 MAX_READS = 5  # attempts to read parameters that a run replaces meanwhile
 NEWEST = "newest"  # folder of the parameters of a running training
@@ -91,6 +91,7 @@ def _load_params(path: Path, channel: str | None) -> tuple[int, Tensors]:
     if not file.is_file():
         raise ShoalError(f"'{path}' lacks the file '{file.name}' that its params.json names")
     try:
-        return updates, load_file(file)
-    except (SafetensorError, OSError) as error:
+        with by_name(file) as opened:
+            return updates, load_file(opened)
+    except (SafetensorError, OSError, ValueError) as error:
         raise ShoalError(f"'{file}' is no safetensors file, or damaged: {excerpt(error)}") from None

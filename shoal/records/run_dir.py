@@ -35,7 +35,7 @@ from shoal.records.presence import Presence
 from shoal.records.report import Report
 from shoal.records.run_lock import RunLock, require_unlocked
 from shoal.types import Values
-from shoal.untrusted import RUN_FORMAT, read_text, require_plain
+from shoal.untrusted import RUN_FORMAT, LeadsElsewhere, read_text, require_plain
 
 NO_OVERWRITE = "; a run never overwrites another"
 PACKAGES = ("torch", "numpy", "gymnasium", "ale-py", "envpool", "mujoco")
@@ -133,7 +133,7 @@ class RunDirectory:
             self.lock.at_least(int(after.manifest["launch"]) + 1)
             checkpoint.clean(after.path.parent)
             self._files = MetricFiles(self.path, int(after.manifest["row"]))
-        self._outdated = [self.path / name for name in ("report.json", "params.json", f"{NEWEST}/params.json")]
+        self._outdated = [self.path / name for name in ("report.json", "params.json", NEWEST)]
 
     @contextlib.contextmanager
     def _writable(self) -> Iterator[None]:
@@ -169,7 +169,8 @@ class RunDirectory:
             )  # fmt: skip
         self._last, self._before = snapshot, None
         while self._outdated:
-            self._outdated.pop().unlink(missing_ok=True)
+            path = self._outdated.pop()
+            shutil.rmtree(path, ignore_errors=True) if path.name == NEWEST else path.unlink(missing_ok=True)
         try:
             self._files.update(snapshot)
         except OSError as error:
@@ -251,6 +252,8 @@ def read_report(path: Path) -> Report | None:
     file = path / "report.json"
     try:
         facts = read_json(file, "report")
+    except LeadsElsewhere:
+        raise
     except UsageError:  # there is none, or a resumed run has removed it
         return None
     with reading(file):

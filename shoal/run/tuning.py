@@ -15,6 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from shoal.api import ShoalError, UsageError
 from shoal.extras import pip_install
 from shoal.paths import require_new, shown
@@ -75,7 +77,7 @@ class Study:
         optuna = _optuna()
         storages = importlib.import_module("optuna.storages")
         file = importlib.import_module("optuna.storages.journal").JournalFileBackend(str(self.path / STUDY))
-        seed = self.options.seed
+        seed = _sampler_seed(self.options.seed)
         with reading(self.path / STUDY):  # lines of JSON
             try:
                 return optuna.create_study(
@@ -168,7 +170,7 @@ class Study:
         """Train once with values that the study suggests, and return a sentence about it. observers: of its rows."""
         optuna, study = _optuna(), self.open()
         trial = study.ask()
-        study.sampler = optuna.samplers.TPESampler(seed=self.options.seed + trial.number)
+        study.sampler = optuna.samplers.TPESampler(seed=_sampler_seed(self.options.seed + trial.number))
         values = {name: _suggest(trial, name, Interval(**one)) for name, one in self.space.items()}
         trial.set_user_attr("values", values)
         shown = ", ".join(f"{name} {value:.4g}" for name, value in values.items())
@@ -277,6 +279,11 @@ def _best(study: Any) -> float:
         return float(study.best_value)
     except ValueError:
         return math.nan
+
+
+def _sampler_seed(seed: int) -> int:
+    """The seed of Optuna's sampler, which takes 32 bits: ``seed`` itself where it has no more."""
+    return seed if seed < 2**32 else int(np.random.SeedSequence(seed).generate_state(1)[0])
 
 
 def _optuna() -> Any:

@@ -252,7 +252,7 @@ def read_file(path: str | Path) -> Values:
     if not path.is_file():
         raise UsageError(f"no such config file: '{path}'")
     try:
-        text = read_text(path)
+        text = read_text(path, links=path.name != OF_RUN)
     except UnicodeDecodeError as error:
         raise UsageError(f"{path} is no text in UTF-8 (byte {error.start})") from None
     except ValueError as error:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from shoal.held import open_below
 from shoal.untrusted import excerpt, parse_json
 
 MAX_BYTES = 16 << 20  # of a file that is read whole
@@ -28,16 +29,11 @@ class Folder:
     @contextmanager
     def open(self, *parts: str) -> Iterator[BinaryIO]:
         """The file at ``parts``. Refused for a link, a pipe, a device or a name that is no plain component."""
-        directory = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        for part in parts:
+            if part in ("", ".", "..") or "/" in part or "\0" in part:
+                raise Refused(f"{excerpt(part)!r} is no name of a file")
+        directory = open_below(self.path, *parts)
         try:
-            for i, part in enumerate(parts):
-                if part in ("", ".", "..") or "/" in part or "\0" in part:
-                    raise Refused(f"{excerpt(part)!r} is no name of a file")
-                last = i == len(parts) - 1
-                flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-                inner = os.open(part, flags | (0 if last else os.O_DIRECTORY), dir_fd=directory)
-                os.close(directory)
-                directory = inner
             if not stat.S_ISREG(os.fstat(directory).st_mode):
                 raise Refused(f"{excerpt('/'.join(parts))!r} is no file")
             file = os.fdopen(directory, "rb")

@@ -171,6 +171,30 @@ def test_a_population_is_described_by_values_of_their_kinds(
     refused("resume", str(population), "--steps", "120", "--quiet")(capsys)
 
 
+@pytest.mark.parametrize(
+    "changed, named",
+    [
+        ({"runtime": "ray", "address": "127.0.0.1:6379"}, "127.0.0.1:6379"), ({"log": ["wandb"]}, "wandb"),
+        ({"log": ["tensorboard"], "log_args": {"tensorboard": {"log_dir": "/tmp/x"}}}, "/tmp/x"),
+        ({"system": "evil:System"}, "evil:System"), ({"runtime": "evil:Runtime"}, "evil:Runtime"),
+        ({"log": ["evil:Log"]}, "evil:Log"),
+    ],
+)  # fmt: skip
+def test_the_config_of_a_member_is_held_to_what_that_of_a_run_is(
+    population: Path, changed: dict[str, Any], named: str, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Where it is opened as a run; a population itself takes nothing of it."""
+    monkeypatch.setattr(socket, "create_connection", lambda *args, **kwargs: pytest.fail(f"connected to {args}"))
+    for member in (population / "members").iterdir():
+        edit(member / "config.json", lambda facts: facts.update(changed))
+    told = refused("resume", str(population / "members/000"), "--steps", "120", "--quiet")(capsys)
+    assert named in told
+    if "system" in changed:
+        assert named in refused("eval", str(population), "--episodes", "1")(capsys)
+        assert named in refused("export", str(population), "--to", "safetensors")(capsys)
+
+
 # ------------------------------------------------------------------------------------- connections
 def test_the_address_of_a_stranger_is_not_called(
     run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
