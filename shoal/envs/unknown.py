@@ -92,10 +92,9 @@ def nearest(name: str, names: list[str]) -> str:
     whole = "/" in name
     plain_last = sorted(names, key=lambda other: ("/" not in other, other))  # and so found before its namesakes
     known = {(other if whole else other.rpartition("/")[2]).lower(): other for other in plain_last}
-    versions = [other for other in known if other.rpartition("-v")[0] == asked]
     begun = [other for other in known if other.startswith(asked)] if len(asked) > 4 else []
-    if versions or begun:
-        return known[max(versions) if versions else min(begun, key=len)]
+    if begun:
+        return known[min(begun, key=len)]
     base = functools.partial(re.sub, r"-v\d+$", "")  # of "Foo-v1", a third is the version
     near = difflib.get_close_matches(base(asked), {base(other) for other in known}, n=5, cutoff=0.6)
     close = difflib.get_close_matches(asked, [other for other in known if base(other) in near], n=5, cutoff=0.6)
