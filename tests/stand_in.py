@@ -6,10 +6,12 @@ reading a number, operations whose result's shape depends on values, and copies 
 
 from __future__ import annotations
 
+import os
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -18,8 +20,11 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
 
+import shoal
+
 DEVICE = torch.device("meta")  # the one that PyTorch accepts on every machine beside the CPU
 OPS = torch.ops.aten
+PACKAGE = f"{Path(shoal.__file__).parent}{os.sep}"  # a folder above it may have its name too
 GARBAGE = 113  # what pinned memory holds until a copy has arrived
 # the shape of what they return depends on values, or they return a value
 WAITING = {
@@ -111,11 +116,9 @@ class StandIn(TorchDispatchMode):
         """Write down that the host waits, and where it asked for it."""
         if self._tape is not None:
             raise RuntimeError(f"operation not permitted when stream is capturing: {operation}")
-        lines = (f for f in reversed(traceback.extract_stack()) if "/shoal/" in f.filename)
+        lines = (f for f in reversed(traceback.extract_stack()) if f.filename.startswith(PACKAGE))
         at = next(lines, None)
-        self.waits.append(
-            operation if at is None else f"{operation} at {at.filename.rsplit('/shoal/')[-1]}:{at.lineno}"
-        )
+        self.waits.append(operation if at is None else f"{operation} at {at.filename[len(PACKAGE) :]}:{at.lineno}")
 
     def beside(self) -> AbstractContextManager[None]:
         return nullcontext()

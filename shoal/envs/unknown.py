@@ -93,11 +93,10 @@ def nearest(name: str, names: list[str]) -> str:
     # so that it is found before names with a namespace
     plain_last = sorted(names, key=lambda other: ("/" not in other, other))
     known = {(other if whole else other.rpartition("/")[2]).lower(): other for other in plain_last}
-    versions = [other for other in known if other.rpartition("-v")[0] == asked]
     begun = [other for other in known if other.startswith(asked)] if len(asked) > 4 else []
-    if versions or begun:
-        return known[max(versions) if versions else min(begun, key=len)]
-    base = functools.partial(re.sub, r"-v\d+$", "")  # otherwise the version would be a third of "Foo-v1"
+    if begun:
+        return known[min(begun, key=len)]
+    base = functools.partial(re.sub, r"-v\d+$", "")  # of "Foo-v1", a third is the version
     near = difflib.get_close_matches(base(asked), {base(other) for other in known}, n=5, cutoff=0.6)
     close = difflib.get_close_matches(asked, [other for other in known if base(other) in near], n=5, cutoff=0.6)
     if not close:

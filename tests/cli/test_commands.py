@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -147,7 +148,7 @@ def test_a_directory_whose_name_is_no_text() -> None:
 def test_a_closed_output_and_a_directory_with_spaces(shoal: Shoal) -> None:
     code, out, _ = shoal("train", FAKE, "--runtime", "serial", "--run-dir", "with a space", "--seconds", "60")
     assert code == 0 and out.endswith("saved in with a space (shoal eval 'with a space')\n")
-    command = f"{sys.executable} -m shoal eval 'with a space' --episodes 1 1>&-"
+    command = f"{shlex.quote(sys.executable)} -m shoal eval 'with a space' --episodes 1 1>&-"
     done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 

@@ -124,12 +124,13 @@ def test_env_is_for_runs_whose_environment_was_given(tmp_path: Path) -> None:
 
 def test_no_process_makes_it_but_those_that_step_it(tmp_path: Path) -> None:
     """The command ends although the environment leaves a thread behind that never does."""
-    command = (
-        f"train impala --env {FILE}:Noting --env-kwargs.folder {tmp_path} --env-kwargs.thread true --preset none "
-        f"--actors 2 --envs 2 --unroll 5 --hidden 8 --device cpu --steps 400 --eval-every 200 --eval-episodes 2 "
-        f"--run-dir {tmp_path / 'r'} --quiet"
+    words = (
+        "--env-kwargs.thread true --preset none --actors 2 --envs 2 --unroll 5 --hidden 8 --device cpu --steps 400 "
+        "--eval-every 200 --eval-episodes 2 --quiet"
     )
-    ended = subprocess.run([sys.executable, "-m", "shoal", *command.split()], timeout=100, check=False)
+    places = ("--env", f"{FILE}:Noting", "--env-kwargs.folder", str(tmp_path), "--run-dir", str(tmp_path / "r"))
+    command = [sys.executable, "-m", "shoal", "train", "impala", *places, *words.split()]
+    ended = subprocess.run(command, timeout=100, check=False)
     assert ended.returncode == 0
     made, stepped = noted(tmp_path, "made"), noted(tmp_path, "stepped")
     assert stepped <= made and len(stepped) >= 3  # two actors, the evaluation at the end

@@ -119,17 +119,18 @@ def test_a_run_ends_and_its_files_tell_what_did_not(runtime: str, tmp_path: Path
 
 
 def test_the_episodes_that_score_a_member_of_a_population_have_a_bound(tmp_path: Path, capsys: Any) -> None:
-    words = (
-        f"train pbt --of dqn --env {NONE} --preset none --actors 1 --envs 2 --unroll 4 --hidden 8 --steps 64 "
+    few = (
+        "--of dqn --preset none --actors 1 --envs 2 --unroll 4 --hidden 8 --steps 64 "
         "--min-replay 16 --replay 64 --batch 8 --interval 32 --population 2 --slots 1 --mutate learning_rate"
     )
-    assert main([*words.split(), "--eval-max-steps", "40"]) == 2
+    words = ["train", "pbt", "--env", NONE, *few.split()]
+    assert main([*words, "--eval-max-steps", "40"]) == 2
     assert capsys.readouterr().err == (
         "shoal: --eval-max-steps expects --eval-episodes N beside it: without, no episode is evaluated\n"
     )
     path = tmp_path / "population"
     how = ("--eval-episodes", "3", "--eval-max-steps", "40", "--run-dir", str(path))
-    assert main([*words.split(), *how]) == 0
+    assert main([*words, *how]) == 0
     told = capsys.readouterr().out
     assert told.count("3 of 3 episodes did not end within 40 steps") == 4 and "score 20," in told, "two slices of two"
     assert main(["resume", str(path), "--steps", "96"]) == 0

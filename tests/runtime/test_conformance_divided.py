@@ -14,6 +14,7 @@ from test_conformance import (  # noqa: F401  # connect: the fixture
     STEPS,
     STREAM,
     _End,
+    arrived,
     connect,
     unroll,
     wired,
@@ -252,7 +253,7 @@ def test_each_reader_of_a_replay_has_a_table_that_its_writers_fill(connect: Any)
     ends = connect(program)
     writers, readers = [ends[f"writer/{i}/out"] for i in range(3)], [ends[f"reader/{i}/inp"] for i in range(2)]
     writers[1].put(unroll(1))
-    assert readers[1].ready() and not readers[0].ready()
+    assert arrived(readers[1]) and not arrived(readers[0])
     writers[0].put(unroll(0))
     writers[2].put(unroll(5))
     seen = [set(reader.get().items["obs"].flatten().tolist()) for reader in readers]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from test_conformance import ENVS, STEPS, STREAM, _End, connect, unroll  # noqa: F401  # connect: the fixture
+from test_conformance import ENVS, STEPS, STREAM, _End, arrived, connect, unroll  # noqa: F401  # connect: the fixture
 
 import shoal
 from shoal.api import Batch, Context, Field, UsageError
@@ -42,7 +42,7 @@ class Replay:
         for w, count in enumerate(unrolls):
             for n in range(count):
                 ends[f"writer/{w}/out"].put(unroll(100 * w + n))
-                self.shards[w % SHARDS].transitions.ready()  # lets it in
+                arrived(self.shards[w % SHARDS].transitions)
 
     def batch(self) -> Any:
         """As in a run: shards are at most as far ahead as their channel lets them."""
