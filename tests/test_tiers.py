@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
@@ -76,7 +77,8 @@ def checked(given: tuple[str, ...], folder: Path, new: bool = False, **environ: 
     if not new:
         (folder / "tests" / "__pycache__").mkdir(parents=True)
     fake, told = folder / "python", folder / "told"
-    fake.write_text(f'#!/bin/sh\necho "$*|$PYTHONDONTWRITEBYTECODE" >> {told}\n[ "$*" != "$FAILS" ]\n')
+    note = f'echo "$*|$PYTHONDONTWRITEBYTECODE" >> {shlex.quote(str(told))}'
+    fake.write_text(f'#!/bin/sh\n{note}\n[ "$*" != "$FAILS" ]\n')
     fake.chmod(0o755)
     environ = {**os.environ, "SHOAL_CHECK_PYTHON": str(fake), **environ}
     subprocess.run([check, *given], env=environ, check=True)

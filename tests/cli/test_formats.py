@@ -113,8 +113,8 @@ def test_a_saved_policy_of_another_format_is_refused(run: Path, tmp_path: Path) 
 
 def test_a_population_of_another_format_is_refused(tmp_path: Path, capsys: Any) -> None:
     words = "train pbt --of dqn --env CartPole-v1 --preset none --mutate learning_rate --population 2 --steps 400 "
-    words += f"--slots 1 --interval 200 --envs 2 --unroll 8 --min-replay 64 --replay 500 --run-dir {tmp_path / 'p'}"
-    assert main(words.split()) == 0
+    words += "--slots 1 --interval 200 --envs 2 --unroll 8 --min-replay 64 --replay 500"
+    assert main([*words.split(), "--run-dir", str(tmp_path / "p")]) == 0
     for name in ("state.json", "population.json"):
         assert json.loads((tmp_path / "p" / name).read_text(encoding="utf-8"))["format"] == 2
         change(tmp_path / "p" / name, format=3)

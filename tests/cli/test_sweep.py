@@ -106,7 +106,7 @@ SETTINGS = fields_once()
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run, and costs that were measured once."""
     folder = tmp_path_factory.mktemp("swept")
-    assert main([*f"{TRAIN} --run-dir {folder}/run".split()]) == 0
+    assert main([*TRAIN.split(), "--run-dir", f"{folder}/run"]) == 0
     words = "plan dqn --actors 1 --seconds 0.5 --hidden 4 --env CartPole-v1 --preset none --json --save-costs"
     assert main([*words.split(), f"{folder}/costs.json"]) == 0
     return folder
@@ -158,7 +158,7 @@ def swept(
             place.mkdir()
             monkeypatch.chdir(place)
             shutil.copytree(runs, place / "runs")
-            base = command.format(runs=place / "runs", here=place).split()
+            base = [word.format(runs=place / "runs", here=place) for word in command.split()]
             words = [part.replace("{}", word) for part in flag.split()] if "{}" in flag else [flag, word]
             if words[0] in base:
                 at = base.index(words[0])

@@ -41,13 +41,13 @@ class OnSmallDisk:
             "2",
         ]
         script = (
-            f"mount -t tmpfs -o size={size} none {disk} && head -c {filler} /dev/zero > {disk}/filler && "
-            f'"$0" "$@"; code=$?; mkdir {self.kept}; cp -r {disk}/r {self.kept}/r; exit $code'
+            f'mount -t tmpfs -o size={size} none "$disk" && head -c {filler} /dev/zero > "$disk/filler" && '
+            '"$0" "$@"; code=$?; mkdir "$kept"; cp -r "$disk/r" "$kept/r"; exit $code'
         )
         self.process = subprocess.Popen(
             ["unshare", "-rm", "sh", "-c", script, *train, "--preset", "none", "--quiet", "--run-dir", f"{disk}/r",
              *arguments],
-            stderr=subprocess.PIPE, text=True, env=ENVIRON, cwd=HERE,
+            stderr=subprocess.PIPE, text=True, env={**ENVIRON, "disk": str(disk), "kept": str(self.kept)}, cwd=HERE,
         )  # fmt: skip
         self.inside = Path(f"/proc/{self.process.pid}/root{disk}")
 

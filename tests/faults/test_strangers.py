@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import socket
 import subprocess
@@ -290,7 +291,8 @@ def hooked(tmp_path: Path) -> Path:
     repository.mkdir()
     (repository / "file").write_text("1")
     ask = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", str(repository)]
-    for words in (["init", "-q"], ["add", "file"], ["commit", "-qm", "1"], ["config", "core.fsmonitor", str(script)]):
+    monitor = ["config", "core.fsmonitor", shlex.quote(str(script))]
+    for words in (["init", "-q"], ["add", "file"], ["commit", "-qm", "1"], monitor):
         subprocess.run([*ask, *words], check=True)
     subprocess.run([*ask, "status"], check=True, capture_output=True)
     assert ran.exists(), "the monitor works"
@@ -303,7 +305,7 @@ def test_git_is_not_asked_of_the_working_directory(
     made: Path, hooked: Path, monkeypatch: pytest.MonkeyPatch, named: str
 ) -> None:
     """Wherever the repository or the environment names a program: monitors, filters, work trees, included files."""
-    run, script = shutil.copytree(made, hooked, dirs_exist_ok=True), hooked.parent / "monitor.sh"
+    run, script = shutil.copytree(made, hooked, dirs_exist_ok=True), shlex.quote(f"{hooked.parent}/monitor.sh")
     (run / ".gitattributes").write_text("* filter=x diff=x\n")
     keys = "".join(f"\n{key} = {script}" for key in ("clean", "smudge", "process"))
     more = f'[core]\nfsmonitor = {script}\nworktree = {run}\n[filter "x"]{keys}\n[diff]\nexternal = {script}\n'

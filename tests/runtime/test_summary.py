@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -25,13 +26,13 @@ def test_a_run_that_ended_says_what_it_was_and_came_to(tmp_path: Path, monkeypat
     monkeypatch.setattr(sys, "argv", ["/usr/bin/shoal", "train", "impala", "--env-kwargs", "{a: 1}"])
     how = shoal.Evaluation(every=10_000, episodes=3)
     run = shoal.train("impala", run_dir=tmp_path / "r", steps=2_000, seed=7, evaluation=how, **SMALL)
-    text, report = (run.path / NAME).read_text(), run.report
+    text, report, path = (run.path / NAME).read_text(), run.report, shlex.quote(str(run.path))
     assert report is not None
     for part in (
         "# impala on CartPole-v1, seed 7", "ended: steps (written ", "`shoal train impala --env-kwargs '{a: 1}'`",
         "preset | classic (CartPole-v1 is of the kind 'classic'", "| machine | ", "torch ", "training episodes: ",
         f"{report.episode_return:.4g} [", f"| {report.steps:,} | 3 | ", f"{report.steps:,} steps and ", "Bottleneck: ",
-        "fewer than 100: more steps", f"shoal resume {run.path}", f"shoal eval {run.path} --best",
+        "fewer than 100: more steps", f"shoal resume {path}", f"shoal eval {path} --best",
     ):  # fmt: skip
         assert part in text, part
 

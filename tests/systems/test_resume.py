@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -311,7 +312,7 @@ def test_sigterm_ends_with_143_and_a_checkpoint(tmp_path: Path) -> None:
         with contextlib.suppress(psutil.NoSuchProcess):
             each.send_signal(signal.SIGTERM)
     output, _ = process.communicate(timeout=25)
-    assert process.returncode == 143 and f"to go on: shoal resume {run}" in output, output
+    assert process.returncode == 143 and f"to go on: shoal resume {shlex.quote(str(run))}" in output, output
     assert "shoal: " not in output and newest(run).steps > 0
     assert not psutil.wait_procs(family, timeout=60)[1], "orphans"
 
@@ -329,7 +330,7 @@ def test_only_a_run_with_a_checkpoint_is_said_to_go_on(
     capsys.readouterr()
     assert ended(run, quiet=False) == 130
     output = capsys.readouterr().out
-    assert (f"to go on: shoal resume {run.path}" in output) == checkpointed
+    assert (f"to go on: shoal resume {shlex.quote(str(run.path))}" in output) == checkpointed
     assert ("no checkpoint was completed to go on from" in output) != checkpointed
     if not checkpointed:
         with pytest.raises(shoal.ShoalError, match="no checkpoint to resume from"):

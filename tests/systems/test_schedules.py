@@ -231,8 +231,8 @@ def test_settings_that_may_be_schedules() -> None:
 
 def test_a_run_writes_its_schedule_down_and_follows_it_from_the_command_line(tmp_path: Path) -> None:
     words = "--env CartPole-v1 --preset none --actors 1 --envs 4 --unroll 8 --hidden 8 --runtime serial --steps 3000"
-    words += f" --quiet --run-dir {tmp_path / 'r'}"
-    assert cli.main(["train", "impala", *words.split(), "--learning-rate", "linear(1e-3, 2e-3)"]) == 0
+    more = ("--quiet", "--run-dir", str(tmp_path / "r"), "--learning-rate", "linear(1e-3, 2e-3)")
+    assert cli.main(["train", "impala", *words.split(), *more]) == 0
     assert json.loads((tmp_path / "r" / "config.json").read_text())["config"]["learning_rate"] == "linear(0.001, 0.002)"
     rates = [row["learning_rate"] for row in read_curve(tmp_path / "r") if "learning_rate" in row]
     assert rates == sorted(rates) and 1e-3 < rates[0] < rates[-1] < 2e-3
