@@ -9,6 +9,7 @@ from pathlib import Path
 
 from shoal.api import ShoalError, UsageError
 from shoal.paths import shown
+from shoal.records.config_size import require_moderate
 from shoal.records.formats import check_format
 from shoal.types import Values
 from shoal.untrusted import RUN_FORMAT, excerpt, parse_json, read_text
@@ -39,6 +40,9 @@ def read_json(path: Path, what: str, keys: Sequence[str] = ()) -> Values:
     if not isinstance(data, dict):
         raise ShoalError(f"{shown(path)} is damaged: expected an object with names, found {type(data).__name__}")
     check_format(path, data, RUN_FORMAT)
+    if "config" in data:
+        with reading(path):
+            require_moderate(data)
     if lacking := [key for key in keys if key not in data]:
         raise ShoalError(f"{shown(path)} is damaged: it lacks {', '.join(map(repr, lacking))}")
     return data

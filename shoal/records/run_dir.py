@@ -27,6 +27,7 @@ from shoal.paths import fixed, require_new, shown
 from shoal.records import checkpoint
 from shoal.records.atomic_write import write_atomic
 from shoal.records.checkpoint import Checkpoint
+from shoal.records.config_size import require_moderate
 from shoal.records.damage import read_json, reading
 from shoal.records.logs import RunLog
 from shoal.records.metric_files import MetricFiles
@@ -149,11 +150,16 @@ class RunDirectory:
     ) -> None:
         """Write ``config.json`` (with versions, hardware and git commit) and the program's drawings.
 
-        made_with: the result of ``provenance`` if it is known; None: computed here.
+        made_with: the result of ``provenance`` if it is known; None: computed here. Raises UsageError for settings that
+        are too large to be read again.
         """
         if made_with is None:
             made_with = provenance([str(config.get("system", "")), str(config.get("config", {}).get("env", ""))])
         facts = {"format": RUN_FORMAT, **config, **made_with}
+        try:
+            require_moderate(facts)
+        except ValueError as error:
+            raise UsageError(f"the settings of a run are kept in config.json: {error}") from None
         self._write("config.json", json.dumps(facts, indent=2, default=str) + "\n")
         for name, drawing in drawings.items():
             self._write(name, drawing)

@@ -25,12 +25,13 @@ from shoal.settings.fields import RUN_FLAGS, RUN_OPTIONS
 from shoal.settings.flags import expect, flag_name, ranged, short_name, unknown
 from shoal.settings.schedule import plain
 from shoal.types import Values
-from shoal.untrusted import one_line
+from shoal.untrusted import excerpt
 from shoal.words import counted
 
 ROLLOUT = {"envs", "total_envs", "unroll"}  # if a replica keeps its rollout itself, no channel shows its shape
 REPLAYS_ENVIRONMENTS = "the serial runtime plays its environments again, as they were"
 MOST_RESUMED = 1_000
+SHOWN_CHANGES = 20  # changes that a report shows, and settings of each
 # options of a replay table that affect only items added later
 FREE = {"alpha", "alpha_evict", "batches", "eps", "eta", "gamma", "rescale"}
 
@@ -111,7 +112,7 @@ def evaluation(facts: Mapping[str, Any], anew: Evaluation | Values | None, flags
 def note(facts: Values, values: Mapping[str, Any], new: Mapping[str, Any], steps: int) -> None:
     """Replace ``values`` by ``new`` settings in the ``facts`` of a config.json, and append the change with the step at
     which the run is resumed. Changes recorded after that step are moved to it. ``resumed`` lists the steps at which the
-    run was resumed, at most ``MOST_RESUMED``."""
+    run was resumed. Of both the latest ``MOST_RESUMED`` are kept."""
     earlier = [{**change, "steps": min(change["steps"], steps)} for change in facts.get("changes", [])]
     before, after = plain({name: values[name] for name in new}), plain(dict(new))
     if new:
@@ -119,18 +120,21 @@ def note(facts: Values, values: Mapping[str, Any], new: Mapping[str, Any], steps
         facts["config"] = {**plain(dict(values)), **same, **after}
         earlier.append({"steps": steps, "settings": {name: [before[name], after[name]] for name in new}})
     facts["origins"] = facts["origins"] | dict.fromkeys(new, "resume")
-    facts["changes"] = earlier
+    facts["changes"] = earlier[-MOST_RESUMED:]
     before_it = [at for at in facts.get("resumed", []) if type(at) is int and at < steps]
     facts["resumed"] = [*before_it, steps][-MOST_RESUMED:]
 
 
 def told(changes: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return one line for each change of a run: ``learning_rate 0.001 -> 0.0001 at 20,000 steps``."""
-    return [
-        ", ".join(f"{one_line(name)} {_text(was)} -> {_text(now)}" for name, (was, now) in change["settings"].items())
-        + f" at {counted(change['steps'], 'step')}"
-        for change in changes
-    ]
+    """Return one line for each of the latest ``SHOWN_CHANGES`` changes of a run: ``learning_rate 0.001 -> 0.0001 at
+    20,000 steps``. The first line counts those that are left out."""
+    left_out = len(changes) - SHOWN_CHANGES
+    lines = [f"{counted(left_out, 'earlier change')}, which config.json lists"] if left_out > 0 else []
+    for change in changes[-SHOWN_CHANGES:]:
+        pairs = [f"{excerpt(name)} {_text(was)} -> {_text(now)}" for name, (was, now) in change["settings"].items()]
+        more = [f"{len(pairs) - SHOWN_CHANGES:,} more settings"] if len(pairs) > SHOWN_CHANGES else []
+        lines.append(", ".join(pairs[:SHOWN_CHANGES] + more) + f" at {counted(change['steps'], 'step')}")
+    return lines
 
 
 def _at_start(system: Any, runtime: str) -> Iterator[tuple[str, str]]:
@@ -161,5 +165,5 @@ def _shown(name: str, flags: bool) -> str:
 
 def _text(value: Any) -> str:
     if isinstance(value, list):
-        return one_line(" ".join(map(str, value)))
-    return f"{value:g}" if isinstance(value, float) else one_line(str(value))
+        return excerpt(" ".join(map(str, value)))
+    return f"{value:g}" if isinstance(value, float) else excerpt(value)

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 from shoal.errors import UsageError
 from shoal.settings import entries
 from shoal.settings.other_names import NOT_NEEDED, known_elsewhere
-from shoal.settings.ranges import Range, number
+from shoal.settings.ranges import MAX_VALUES, Range, number
 from shoal.settings.schedule import SCHEDULED, Linear, is_schedule, read
 from shoal.types import Values
 from shoal.untrusted import MAX_QUOTED_CHARACTERS, brief, excerpt
@@ -128,6 +128,8 @@ def coerce(hint: Any, value: Any) -> Any:
     if origin is tuple:
         if not isinstance(value, (list, tuple)):
             raise ValueError
+        if len(value) > MAX_VALUES:
+            raise ValueError(f"at most {MAX_VALUES:,} values are taken, not {len(value):,}")
         inner = [args[0]] * len(value) if len(args) == 2 and args[1] is ... else list(args)
         if len(inner) != len(value):
             raise ValueError

@@ -22,6 +22,7 @@ FLOAT32_MAX = 3.4028234663852886e38  # what float32 holds
 SMALLEST = 1.1754943508222875e-38  # above 0, with all its digits
 FACTORS = {"k": 10**3, "K": 10**3, "m": 10**6, "M": 10**6, "G": 10**9, "B": 10**9}  # of whole numbers: 10k, 2M
 INTEGERS = 2**63  # which 64 bits do not hold
+MAX_VALUES = 1_000  # of one setting, such as the layers of a network
 
 
 @dataclass(frozen=True)

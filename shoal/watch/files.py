@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from shoal.program.picture import FILE as PICTURE, Picture
+from shoal.records.config_size import require_moderate
 from shoal.records.evaluation_files import BEST, FILE as EVALUATIONS, VIDEOS
 from shoal.records.live_file import NAME as LIVE
 from shoal.records.run_lock import NAME as LOCK, is_held
@@ -66,6 +67,7 @@ class RunFiles:
             for name in ("config", "origins"):
                 if not isinstance(facts.get(name, {}), dict):
                     raise ValueError(f"'{name}' is no object with names")
+            require_moderate(facts)
             return facts
 
         return self._look("config.json", read, {})
