@@ -288,14 +288,14 @@ def verified(path: Path, only: Collection[str] | None = None) -> Checkpoint:
         raise Damaged("its manifest does not say what was run")
     for name, expected in sizes.items():
         if Path(name).name != name or name.startswith(".") or Path(name).suffix not in (".json", ".safetensors"):
-            raise Damaged(f"its manifest names '{name}', which cannot be a file of a checkpoint")
+            raise Damaged(f"its manifest names {brief(name)}, which cannot be a file of a checkpoint")
         if only is not None and Path(name).stem not in only:
             continue
         file = path / name
         if file.is_symlink() or not file.is_file():
-            raise Damaged(f"'{name}' is missing")
+            raise Damaged(f"{brief(name)} is missing")
         with contextlib.suppress(ValueError):  # a pipe has taken its place meanwhile
             if file.stat().st_size == expected.size and state_files.hash_file(file) == expected:
                 continue
-        raise Damaged(f"'{name}' is not what was written")
+        raise Damaged(f"{brief(name)} is not what was written")
     return Checkpoint(path, manifest)

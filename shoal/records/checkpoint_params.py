@@ -10,7 +10,7 @@ import torch
 
 from shoal.api import Field, ShoalError, Tensors, views
 from shoal.records.checkpoint import MANIFEST, Checkpoint, Damaged, complete, part, verified
-from shoal.untrusted import excerpt, parse_json, read_text
+from shoal.untrusted import brief, excerpt, parse_json, read_text
 
 log = logging.getLogger("shoal.runtime")
 
@@ -57,7 +57,7 @@ def _joined(checkpoint: Checkpoint, name: str, names: list[str]) -> Tensors:
             with checkpoint.fitting(name):
                 shapes = {field: tuple(parse_json(told.partition(" ")[2])) for field, told in spec.items()}
                 return views(flat, {field: Field(shape) for field, shape in shapes.items()})
-    raise ShoalError(f"the checkpoint '{checkpoint.path}' does not say what '{name}' looks like")
+    raise ShoalError(f"the checkpoint '{checkpoint.path}' does not say what {brief(name)} looks like")
 
 
 def _only_params(path: Path) -> str:

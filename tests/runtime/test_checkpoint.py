@@ -138,6 +138,8 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "a path outside": (list_file("../x.json"), "names '../x.json'"),
     "an absolute path": (list_file("/x.json"), "names '/x.json'"),
     "another kind of file": (list_file("x.pkl"), "names 'x.pkl'"),
+    "a name of two lines": (list_file("a\nb.json"), r"'a\nb.json' is missing"),
+    "a path of two lines": (list_file("a\n/b"), r"names 'a\n/b'"),
 }
 
 
@@ -150,6 +152,7 @@ def test_a_damaged_one_is_named_and_the_one_before_taken(
     assert newest(tmp_path) == 10
     (record,) = caplog.records
     assert "000000000020' is damaged" in record.getMessage() and told in record.getMessage()
+    assert "\n" not in record.getMessage()
     caplog.clear()
     assert newest(tmp_path) == 10 and not caplog.records, "it was set aside"
 
