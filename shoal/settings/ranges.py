@@ -11,11 +11,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from math import inf
 from numbers import Integral, Real
 from typing import Annotated, Any
 
+from shoal.settings.nearest import did_you_mean
 from shoal.settings.schedule import Linear
 
 FLOAT32_MAX = 3.4028234663852886e38  # what float32 holds
@@ -42,9 +42,9 @@ def _named(names: tuple[str, ...]) -> Callable[[Any], bool]:
     """Return a test of one of ``names`` or of a class by ``MODULE:CLASS``; ValueError with the nearest name."""
 
     def holds(name: Any) -> bool:
-        near = get_close_matches(name, names, n=1)
+        near = did_you_mean(name, names)
         if name not in names and ":" not in name and near:
-            raise ValueError(f"did you mean '{near[0]}'?")
+            raise ValueError(near.removeprefix("; "))
         return name in names or ":" in name
 
     return holds
