@@ -43,11 +43,11 @@ def _main(args: list[str]) -> int:
 
         print(f"shoal {__version__}")
         return 0
-    if args[0] not in COMMANDS:
-        from shoal.systems import SYSTEMS
+    from shoal.cli import word_order
 
-        if args[0] in SYSTEMS:
-            return _fail(f"'{args[0]}' is a system, and a command comes first: shoal train {args[0]}", 2)
+    if not (wants_help and args[0] in COMMANDS) and (sentence := word_order.advice(args, COMMANDS)) is not None:
+        return _fail(sentence, 2)
+    if args[0] not in COMMANDS:
         from shoal.settings import other_names
         from shoal.settings.nearest import did_you_mean
 

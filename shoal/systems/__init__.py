@@ -77,6 +77,11 @@ def load(name: str) -> System:
     return cast("System", module)
 
 
+def is_known(name: str) -> bool:
+    """Return whether a name, in any letters, is that of a system of Shoal's own."""
+    return name.lower() in SYSTEMS or name.lower() in ALIASES
+
+
 def require(name: str) -> None:
     """Raise UsageError, with the nearest valid name, unless there is a system, a module or a file of this name. Imports
     neither it nor torch."""
