@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 from shoal.errors import UsageError
 from shoal.settings import entries
 from shoal.settings.nearest import did_you_mean, nearest
-from shoal.settings.other_names import NOT_NEEDED
+from shoal.settings.other_names import NOT_NEEDED, in_python
 from shoal.settings.ranges import Range, number
 from shoal.settings.schedule import SCHEDULED, Linear, is_schedule, read
 from shoal.types import Values
@@ -36,6 +36,7 @@ def unknown(what: str, name: str, names: Sequence[str], of: str = "") -> UsageEr
             f"{show(now)} 'linear(0.001, 0)', and is constant otherwise"
         )
     if what in ("flag", "setting") and (told := NOT_NEEDED.get(name.replace("-", "_"))):
+        told = told if what == "flag" else in_python(told)
         return UsageError(f"unknown {what} '{show(name)}'{f' of {of}' if of else ''}: {told}")
     hint = did_you_mean(name, names, show)
     return UsageError(f"unknown {what} '{excerpt(show(name))}'" + (f" of {of}" if of else "") + hint)
@@ -220,8 +221,8 @@ def _parse_flag(field: str, hint: Any, words: list[str], expected: str) -> Any:
         if not words or (len(words) == 1 and words[0].lower() in ("true", "false")):
             return not words or words[0].lower() == "true"
         raise UsageError(f"{flag} expects true or false, found '{excerpt(' '.join(words))}'")
-    if many and len(words) == 1:
-        words = words[0].replace(",", " ").split()
+    if many:
+        words = listed(words)
     if not many and len(words) != 1:
         found = "nothing" if not words else f"{counted(len(words), 'value')} ('{excerpt(' '.join(words))}')"
         raise UsageError(f"{flag} expects {expected}, found {found}")
@@ -232,6 +233,13 @@ def _parse_flag(field: str, hint: Any, words: list[str], expected: str) -> Any:
         return _of_text(many or hint, words if many else text)
     except ValueError as error:
         raise UsageError(f"{flag} expects {expected}, found '{excerpt(' '.join(words))}'{_reason(error)}") from None
+
+
+def listed(words: Sequence[str]) -> list[str]:
+    """Return the values in the words of a flag that takes several: ``64 64``, ``64,64``, ``[64, 64]``, ``(64, 64)``."""
+    text = " ".join(words).strip()
+    bare = text[1:-1] if text[:1] + text[-1:] in ("[]", "()") else text
+    return bare.replace(",", " ").split() if bare != text or len(words) == 1 else [*words]
 
 
 def _of_text(hint: Any, given: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Container, Mapping
 
 SETTINGS: dict[str, tuple[str, ...]] = {  # field or option -> names in SB3, CleanRL, RLlib, Tianshou, Sample Factory
@@ -153,10 +154,10 @@ NOT_NEEDED = {  # settings of other libraries for what is done here unasked, or 
     "save_model": "a run always saves its policy: --checkpoint-every, shoal eval",
     "torch_deterministic": "runs with --runtime serial repeat exactly",
     "deterministic": "runs with --runtime serial repeat exactly",
-    "explore": "training explores, and shoal eval plays the best guess unless it has --sampled",
-    "callback": "observers=f calls f with each row of metrics: shoal.train(..., observers=f)",
-    "callbacks": "observers=f calls f with each row of metrics: shoal.train(..., observers=f)",
-    "policy_kwargs": "the network's settings are arguments of their own: hidden=(64, 64), activation='relu', torso=...",
+    "explore": "training explores; shoal eval RUN plays the best guess, and shoal eval RUN --sampled draws actions",
+    "callback": "in Python, observers=f calls f with each row of metrics: shoal.train(..., observers=f)",
+    "callbacks": "in Python, observers=f calls f with each row of metrics: shoal.train(..., observers=f)",
+    "policy_kwargs": "the network's settings are given one by one: --hidden 64 64, --activation, --torso",
     "reset_num_timesteps": "a resumed run counts on; shoal.train(..., init_from=run) begins at 0 from its policy",
     "n_trials": "shoal tune searches settings, and shoal tune --trials says how many are tried",
     "optimize": "shoal tune searches settings",
@@ -191,7 +192,7 @@ NOT_NEEDED = {  # settings of other libraries for what is done here unasked, or 
     "as_test": "--until-return ends a run once its return is good enough",
     "resume": "shoal resume RUN goes on with a run",
     "use_sde": "no system here has state-dependent exploration",
-    "hyperparams": "settings are flags of their own, as in --learning-rate 1e-3",
+    "hyperparams": "settings are given one by one, as in --learning-rate 1e-3",
     "render": "shoal eval RUN --video FILE.mp4 films what a policy plays, and --eval-video films each evaluation",
     "render_mode": "shoal eval RUN --video FILE.mp4 films what a policy plays, and --eval-video films each evaluation",
     "n_eval_envs": "--eval-every adds one evaluator, which plays --eval-episodes each time",
@@ -274,10 +275,30 @@ COMMANDS = {  # commands of other libraries and tools -> that of Shoal
 }  # fmt: skip
 
 
+def in_python(told: str) -> str:
+    """Return a sentence about flags as one about arguments in Python: ``--hidden 64 64`` is hidden=(64, 64), and
+    ``--no-check`` check=False. Commands (``shoal tune --trials``) stay as they are."""
+    return _FLAG_IN_TEXT.sub(_argument, told)
+
+
+def _argument(found: re.Match[str]) -> str:
+    if found["command"]:
+        return found[0]
+    values = [word if word[0].isdigit() else repr(word) for word in found["words"].split()]
+    value = f"({', '.join(values)})" if len(values) > 1 else "".join(values) or "..."
+    return f"{found['name'].replace('-', '_')}={'False' if found['no'] else value}"
+
+
 def instead(known: Mapping[str, str], name: str) -> str:
     """Return what to say of a name that ``known`` knows of other libraries, to end a sentence with; else nothing."""
     return f": {known[name]}" if name in known else ""
 
+
+_FLAG_IN_TEXT = re.compile(
+    r"(?P<command>shoal [a-z]+(?: [A-Z]+)?(?: --[a-z-]+)+)|"
+    r"--(?P<no>no-)?(?P<name>[a-z]+(?:-[a-z]+)*)"
+    r"(?P<words>(?: [A-Z]+:[A-Z]+)|(?: [0-9][\w.-]*)+|(?: (?:serial|ray|server|lstm|on|off)\b)?)"
+)
 
 _BY_NAME: dict[str, list[str]] = {}  # names of others without their separators (batchsize) -> fields and options
 for _field, _others in (SETTINGS | FLAGS).items():

@@ -50,6 +50,22 @@ def _named(names: tuple[str, ...]) -> Callable[[Any], bool]:
     return holds
 
 
+def _device(name: str) -> bool:
+    """Test for the name of a device; ValueError with the one that another name of it means, or that serves instead."""
+    if re.fullmatch(r"auto|cpu|cuda(:\d{1,3})?", name):
+        return True
+    plain = name.strip().lower()
+    if plain in ("mps", "metal", "xla", "tpu", "xpu", "npu", "opencl", "vulkan", "dml", "directml"):
+        raise ValueError("Shoal computes on CPUs and on GPUs with CUDA; did you mean 'cpu'?")
+    if plain in ("-1", "none"):  # what other libraries call the CPU
+        raise ValueError("did you mean 'cpu'?")
+    if plain and (found := re.fullmatch(r"(?:(?:device:)?(?:gpu|cuda|nvidia|rocm|hip)[:_-]?)?(\d{0,3})", plain)):
+        raise ValueError(f"did you mean 'cuda{':' if found[1] else ''}{found[1]}'?")
+    if near := did_you_mean(plain, ("auto", "cpu", "cuda")):
+        raise ValueError(near.removeprefix("; "))
+    return False
+
+
 def class_name(*names: str) -> Range:
     """Return the range of the names of Shoal's own classes and of the user's."""
     return Range(f"one of {', '.join(names)}, or MODULE:CLASS or FILE.py:CLASS of your own", _named(names))
@@ -75,9 +91,7 @@ EpisodesOrNone = Annotated[int, _integers(0, 1_000_000)]
 Fraction = Annotated[float, Range("a number from 0 to 1", lambda x: 0 <= x <= 1)]
 UpToHalf = Annotated[float, Range("a number above 0 and at most 0.5", lambda x: SMALLEST <= x <= 0.5)]
 Decay = Annotated[float, Range("a number of at least 0 and below 1", lambda x: 0 <= x < 1)]  # of a running average
-Device = Annotated[
-    str, Range("auto, cpu, cuda or cuda:N", lambda s: re.fullmatch(r"auto|cpu|cuda(:\d{1,3})?", s) is not None)
-]
+Device = Annotated[str, Range("auto, cpu, cuda or cuda:N", _device)]
 OnlyWith = Mapping[str, tuple[Any, ...]]  # see ``only_with``
 
 
