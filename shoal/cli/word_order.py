@@ -12,17 +12,15 @@ from collections.abc import Collection
 from shoal.errors import UsageError
 from shoal.settings.fields import RUN_FLAGS
 from shoal.settings.flags import flag_name
+from shoal.settings.kinds import AN_ENVIRONMENT
 from shoal.settings.nearest import nearest
-from shoal.settings.other_names import SETTINGS
+from shoal.settings.other_names import NAMES_A_SYSTEM, NAMES_AN_ENVIRONMENT, SETTINGS
 from shoal.settings.run_options import OptionTable, flags
 from shoal.systems import is_known, require
 from shoal.untrusted import excerpt
 
 OF_SYSTEMS = ("train", "config", "draw", "plan", "tune")  # commands of which a system is the first word
-NAMES_A_SYSTEM = ("algo", "algorithm", "alg", "system", "agent", "agent-class", "trainer", "model-class")
-NAMES_AN_ENVIRONMENT = ("env-id", "env-name", "environment", "gym-id", "game", "task")
 SWITCHES = {"help", "help-all", "json", "trust", "watch", *(n for n, f in flags(OptionTable).items() if f.type is bool)}
-AN_ENVIRONMENT = re.compile(r"[\w./:-]+-v\d+|[A-Za-z_][\w.]*:[A-Za-z_]\w*|ALE/\w+|\S+\.py:\w+")
 ONE_DASH = re.compile(r"-(?!(?i:inf|nan|infinity)$)[A-Za-z][\w.-]+(=.*)?", re.DOTALL)  # no number, no single letter
 ASSIGNED = re.compile(r"([A-Za-z][\w.-]*)=(.*)", re.DOTALL)  # steps=1000
 MAX_WORDS = 200
@@ -82,10 +80,10 @@ def retyped(args: list[str], commands: Collection[str]) -> list[str] | None:
             return None
     for flag in [*given]:
         name, value = flag[0].removeprefix("--"), " ".join(flag[1:])
-        if name in NAMES_A_SYSTEM and system is None and is_known(value):
+        if name.replace("-", "_") in NAMES_A_SYSTEM and system is None and is_known(value):
             system = value.lower()
             given.remove(flag)
-        elif name in NAMES_AN_ENVIRONMENT:
+        elif name.replace("-", "_") in NAMES_AN_ENVIRONMENT:
             flag[0] = "--env"
     if environment is not None and any(flag[0] == "--env" for flag in given):
         return None

@@ -37,9 +37,9 @@ def near_names(name: str, names: Sequence[str]) -> list[str]:
     if found := known_elsewhere(name, names):
         return [found]
     plain = {n: n.replace("-", "_").lower() for n in names}
-    rules = (_by_initials, _by_words, _by_part, _by_slip, _by_beginning, _by_slip_of_others)
+    rules = [_by_initials, _by_words, _by_part, _by_slip, _by_beginning, _by_slip_of_others]
     if is_foreign(name):  # this system has no such setting, and some of its words would mean another
-        rules = (_by_words, _by_slip)
+        rules = [_by_words, _by_slip]
     return next((near[:MOST] for rule in rules if (near := rule(name, plain))), [])
 
 
@@ -52,7 +52,8 @@ def is_slip(wrong: str, right: str) -> bool:
 def slips(wrong: str, right: str) -> int:
     """Return how many letters are wrong, missing, too many or exchanged with their neighbour (the optimal string
     alignment distance, Boytsov 2011)."""
-    before, row = [0] * (len(right) + 1), [*range(len(right) + 1)]
+    before: list[int] = [0] * (len(right) + 1)
+    row: list[int] = [*range(len(right) + 1)]
     for i, letter in enumerate(wrong, 1):
         last, row = row, [i, *[0] * len(right)]
         for j, other in enumerate(right, 1):

@@ -201,8 +201,9 @@ NOT_NEEDED = {  # settings of other libraries for what is done here unasked, or 
     "num_nodes": "--runtime ray and torchrun use several machines: shoal cluster --help",
     "nodes": "--runtime ray and torchrun use several machines: shoal cluster --help",
     "world_size": "--runtime ray and torchrun use several machines: shoal cluster --help",
-    "algo": "the system is the first word: shoal train SYSTEM",
-    "algorithm": "the system is the first word: shoal train SYSTEM",
+    "algo": "the system comes first: shoal train SYSTEM, or shoal.train(SYSTEM, env=...)",
+    "algorithm": "the system comes first: shoal train SYSTEM, or shoal.train(SYSTEM, env=...)",
+    "seeds": "each seed is a run of its own: shoal train SYSTEM --seeds 0 1 2, or shoal.train(..., seed=N) for each",
 }
 
 FLAGS: dict[str, tuple[str, ...]] = {  # of commands
@@ -264,6 +265,8 @@ ELSEWHERE = {  # systems of the field that are not here -> what to say of them
     "qmix": "one policy plays here; many agents of one kind can be environments of one actor",
     "maddpg": "one policy plays here; many agents of one kind can be environments of one actor",
 }
+NAMES_A_SYSTEM = ("algo", "algorithm", "alg", "system", "agent", "agent_class", "trainer", "model_class")
+NAMES_AN_ENVIRONMENT = ("env_id", "env_name", "environment", "gym_id", "game", "task")
 COMMANDS = {  # commands of other libraries and tools -> that of Shoal
     "enjoy": "eval", "test": "eval", "evaluate": "eval", "evaluation": "eval", "play": "eval", "view": "eval",
     "run": "train", "learn": "train", "fit": "train", "start": "train", "continue": "resume", "restore": "resume",
@@ -278,7 +281,7 @@ COMMANDS = {  # commands of other libraries and tools -> that of Shoal
 def in_python(told: str) -> str:
     """Return a sentence about flags as one about arguments in Python: ``--hidden 64 64`` is hidden=(64, 64), and
     ``--no-check`` check=False. Commands (``shoal tune --trials``) stay as they are."""
-    return _FLAG_IN_TEXT.sub(_argument, told)
+    return _FLAG_IN_TEXT.sub(_argument, told).removeprefix("in Python, ")
 
 
 def _argument(found: re.Match[str]) -> str:
