@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 
 from shoal import own_code
 from shoal.errors import UsageError
-from shoal.settings.flags import nearest
+from shoal.settings.nearest import did_you_mean
 from shoal.untrusted import excerpt
 
 T = TypeVar("T")
@@ -38,9 +38,8 @@ class Registry(Generic[T]):
         user's; nothing is imported."""
         if name in self.built_in or is_own(name):
             return
-        near = nearest(name, tuple(self.built_in))
         known = f": expected {', '.join(self.built_in)}, or MODULE:CLASS or FILE.py:CLASS of your own"
-        hint = f"; did you mean '{near}'?" if near else known
+        hint = did_you_mean(name, tuple(self.built_in)) or known
         raise UsageError(f"unknown {self.what} '{excerpt(name)}'{hint}")
 
     def find(self, name: str) -> T:

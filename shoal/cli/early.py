@@ -10,7 +10,7 @@ from shoal.errors import UsageError
 from shoal.paths import fixed, shown
 from shoal.records.run_lock import require_unlocked
 from shoal.settings.flags import split
-from shoal.systems import require
+from shoal.systems import is_known, require
 from shoal.zoo import is_zoo, located
 
 ONE_RUN, SEVERAL_RUNS = ("eval", "export", "record", "resume"), ("plot", "compare")  # what they begin with
@@ -55,7 +55,8 @@ def _require_run(word: str) -> None:
     if is_zoo(word):
         located(word)
     elif not (path := fixed(word)).exists():
-        raise UsageError(f"no such run directory: '{shown(path)}'")
+        told = " (this is a system, and a run is a directory: `shoal runs` lists them)" if is_known(word) else ""
+        raise UsageError(f"no such run directory: '{shown(path)}'{told}")
 
 
 def _values(flags: list[str], name: str) -> list[str]:

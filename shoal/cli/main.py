@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import sys
 from collections.abc import Callable, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,16 +43,16 @@ def _main(args: list[str]) -> int:
 
         print(f"shoal {__version__}")
         return 0
-    if args[0] not in COMMANDS:
-        from shoal.systems import SYSTEMS
+    from shoal.cli import word_order
 
-        if args[0] in SYSTEMS:
-            return _fail(f"'{args[0]}' is a system, and a command comes first: shoal train {args[0]}", 2)
+    if not (wants_help and args[0] in COMMANDS) and (sentence := word_order.advice(args, COMMANDS)) is not None:
+        return _fail(sentence, 2)
+    if args[0] not in COMMANDS:
         from shoal.settings import other_names
+        from shoal.settings.nearest import did_you_mean
 
         elsewhere = other_names.COMMANDS.get(args[0].lower())
-        near = [elsewhere] if elsewhere else get_close_matches(args[0], COMMANDS, n=1)
-        hint = f"; did you mean '{near[0]}'?" if near else ""
+        hint = f"; did you mean '{elsewhere}'?" if elsewhere else did_you_mean(args[0], tuple(COMMANDS))
         return _fail(f"unknown command '{args[0]}'{hint} (`shoal --help` lists all)", 2)
     from shoal.errors import ShoalError, Stopped, UsageError, WiringError, out_of_memory
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,9 +11,11 @@ from shoal.api import UsageError
 from shoal.paths import require_new
 from shoal.records.run_dir import NO_OVERWRITE
 from shoal.run import Run, RunOptions
-from shoal.settings.flags import expect
+from shoal.settings.flags import expect, listed
 from shoal.settings.ranges import Seed
 from shoal.types import Values
+
+MOST_SEEDS = 20  # a single seed of at most this many may have been meant as how many there are
 
 
 def read(opts: Values) -> list[int] | None:
@@ -21,7 +24,7 @@ def read(opts: Values) -> list[int] | None:
         return None
     if "seed" in opts:
         raise UsageError("--seed and --seeds exclude each other")
-    words = [word for words in opts["seeds"] for word in words.replace(",", " ").split()]
+    words = [word for words in listed(opts["seeds"]) for word in words.replace(",", " ").split()]
     seeds: list[int] = [expect(Seed, word, "--seeds") for word in words]
     if len(set(seeds)) < len(seeds) or not seeds:
         raise UsageError(f"--seeds expects different integers, found {' '.join(words) or 'nothing'}")
@@ -38,6 +41,12 @@ def train(options: RunOptions, seeds: list[int], start: Callable[[RunOptions], R
     for path in paths:
         if path is not None:
             require_new(path, NO_OVERWRITE)
+    if len(seeds) == 1 and 1 < seeds[0] <= MOST_SEEDS:
+        several = " ".join(map(str, range(seeds[0])))
+        print(
+            f"shoal: --seeds {seeds[0]} is one run, of seed {seeds[0]}; {seeds[0]} runs are --seeds {several}",
+            file=sys.stderr,
+        )
     runs = []
     for seed, path in zip(seeds, paths, strict=True):
         runs.append(start(dataclasses.replace(options, seed=seed, run_dir=path)))

@@ -28,7 +28,7 @@ from .options import Backend, EnvOptions
 from .own_device import OwnDeviceEnvs, on_any_device
 from .through_numpy import ThroughNumPy
 from .types import Env, Vector
-from .unknown import did_you_mean, ids_of, of_old_gym, suggestion
+from .unknown import did_you_mean, ids_of, meaning_a_known, of_old_gym, unknown_environment
 
 # packages that register environments, by patterns of ids
 PACKAGES = {
@@ -115,7 +115,8 @@ def find(env: str, options: EnvOptions) -> Found:
         raise UsageError(f"unknown environment {env!r}{did_you_mean(env, list(BUILT_IN))}")
     if ":" in env:
         module, _, name = env.rpartition(":")
-        loaded = own_code.load(module, f"environment {env!r}", kind="env")
+        with meaning_a_known(env, [*gym.registry, *BUILT_IN]):
+            loaded = own_code.load(module, f"environment {env!r}", kind="env")
         if hasattr(loaded, name):
             return _factory(env, getattr(loaded, name), options)
         asked: list[str] = []
@@ -128,8 +129,6 @@ def find(env: str, options: EnvOptions) -> Found:
             near = did_you_mean(name, [*offered(loaded), *ids_of(loaded.__name__), *asked])
             raise UsageError(f"module {module!r} has no {name!r}{near}")
         env = name
-    if env.endswith(".py"):
-        raise UsageError(f"environment {env!r} is a file: say which of its classes or functions, as in {env}:NAME")
     env = _spelled(env)
     registered = _registered(env, options)
     if registered is None:
@@ -140,6 +139,10 @@ def find(env: str, options: EnvOptions) -> Found:
 
 def _spelled(env: str) -> str:
     """Return the id under which an installed package has an environment that another package calls ``env``."""
+    if not env.strip():
+        raise UsageError(f"'env' expects the name of an environment, found {env!r} (`shoal envs` lists those here)")
+    if env.endswith(".py"):
+        raise UsageError(f"environment {env!r} is a file: say which of its classes or functions, as in {env}:NAME")
     if env in gym.registry:
         return env
     pooled = envpool_id(env)
@@ -256,11 +259,7 @@ def _among_packages(env: str) -> EnvSpec:
             raise UsageError(f"environment {env!r} is an old name of an Atari game: ask for {now!r}")
     if sentence := of_old_gym(env):
         raise UsageError(sentence)
-    if "," in env:
-        raise UsageError(f"unknown environment {env!r}: a run has one environment; give each its own run")
-    near = suggestion(env, [*gym.registry, *BUILT_IN])
-    way = f" (an id that a module or a file registers is named with it, as in MODULE:{env} or FILE.py:{env})"
-    raise UsageError(f"unknown environment {env!r}{near}{'' if ':' in near else way}")
+    raise unknown_environment(env, [*gym.registry, *BUILT_IN])
 
 
 def _current(env: str) -> EnvSpec:

@@ -10,9 +10,13 @@ import importlib.util
 import io
 import re
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import gymnasium
+
+from shoal import own_code
+from shoal.api import UsageError
 
 from .installed import SECONDS, Search
 
@@ -36,6 +40,45 @@ def of_old_gym(env: str) -> str:
             f"'shimmy[gym-{kind.lower()}]', then --env Gym{kind}Environment-v0 --env-kwargs.env_id {env}"
         )
     return ""
+
+
+def unknown_environment(env: str, known: list[str]) -> UsageError:
+    """Return the error for a name that nothing here has: with the nearest one, or the way to name what is the user's
+    own."""
+    if "," in env:
+        return UsageError(f"unknown environment {env!r}: a run has one environment; give each its own run")
+    if own := _of_own_code(env):
+        return UsageError(f"unknown environment {env!r}; did you mean {own!r}?")
+    if near := suggestion(env, known):
+        return UsageError(f"unknown environment {env!r}{near}")
+    way = f" (an id that a module or a file registers is named with it, as in MODULE:{env} or FILE.py:{env})"
+    return UsageError(f"unknown environment {env!r}{way}")
+
+
+def _of_own_code(env: str) -> str:
+    """Return ``MODULE:NAME`` or ``FILE.py:NAME`` for what is written with another sign between them (``module.Name``,
+    ``file.py.Name``, ``module/Name`` where there is such a module), or ""."""
+    if found := re.fullmatch(r"(\S+\.py)(?:::|[./#@])(\w+)", env):
+        return f"{found[1]}:{found[2]}"
+    if found := re.fullmatch(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)\.([A-Za-z_]\w*(?:-v\d+)?)", env):
+        return f"{found[1]}:{found[2]}"
+    if (found := re.fullmatch(r"([A-Za-z_]\w*)/([A-Za-z_]\w*)", env)) and own_code.find(found[1]) is not None:
+        return f"{found[1]}:{found[2]}"
+    return ""
+
+
+@contextlib.contextmanager
+def meaning_a_known(env: str, known: list[str]) -> Iterator[None]:
+    """Add to a UsageError, raised for the module of ``env`` that cannot be imported, what was meant: a ``known`` name
+    behind it (``gym:CartPole-v1``), or one colon in place of two."""
+    try:
+        yield
+    except UsageError as error:
+        name = env.rpartition(":")[2]
+        meant = _of_own_code(env) or (name if name in known else "")
+        if isinstance(error.__cause__, ImportError) and meant:
+            raise UsageError(f"{error}; did you mean {meant!r}?") from error.__cause__
+        raise
 
 
 def suggestion(env: str, known: list[str]) -> str:

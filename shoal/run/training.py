@@ -28,6 +28,7 @@ from shoal.records.run_dir import RunDirectory
 from shoal.records.summary import Summary
 from shoal.run import ranks
 from shoal.run.beside import ALONE, Beside
+from shoal.run.call_order import explains_order
 from shoal.run.evaluation import add_evaluator, final_evaluation, require_video
 from shoal.run.initial import begin_with, read as read_initial
 from shoal.run.keywords import takes_options
@@ -61,6 +62,7 @@ log = logging.getLogger("shoal.run")
 
 
 @takes_options(RunOptions)
+@explains_order
 @own_settings()
 def train(
     system: SystemName | str | Path | SystemConfig,

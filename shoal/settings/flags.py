@@ -1,4 +1,4 @@
-"""Names and values as a user gives them: the nearest valid name, typed values, command-line flags."""
+"""Names and values as a user gives them: typed values, command-line flags."""
 
 from __future__ import annotations
 
@@ -9,39 +9,21 @@ import os
 import re
 import types
 from collections.abc import Container, Mapping, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from shoal.errors import UsageError
 from shoal.settings import entries
-from shoal.settings.other_names import NOT_NEEDED, known_elsewhere
+from shoal.settings.nearest import did_you_mean, nearest
+from shoal.settings.other_names import NOT_NEEDED, in_python
 from shoal.settings.ranges import MAX_VALUES, Range, number
 from shoal.settings.schedule import SCHEDULED, Linear, is_schedule, read
 from shoal.types import Values
-from shoal.untrusted import MAX_QUOTED_CHARACTERS, brief, excerpt
+from shoal.untrusted import brief, excerpt
 from shoal.words import counted
 
 Groups = list[tuple[str, list[str]]]  # flags, each with the words after it
 REPLACED_FLAGS = {"anneal": "learning_rate", "anneal_clip": "clip"}  # settings that are now values of others
-
-
-def nearest(name: str, names: Sequence[str]) -> str | None:
-    """The valid name nearest to a wrong one: by what other libraries call it, by initials (``nr``), by parts, by
-    spelling; None: no name is near."""
-    if len(name) > MAX_QUOTED_CHARACTERS:
-        return None
-    if found := known_elsewhere(name, names):
-        return found
-    name = name.replace("-", "_")
-    plain = {n: n.replace("-", "_") for n in names}
-    initials = [n for n, p in plain.items() if "".join(part[:1] for part in p.split("_")) == name]
-    parts = [n for n, p in plain.items() if len(name) > 2 and (name in p.split("_") or p.startswith(name))]
-    if initials or parts:
-        return (initials or parts)[0]
-    close = get_close_matches(name, names, n=1, cutoff=0.6)
-    begun = [n for n, p in plain.items() if len(p) > 2 and name.startswith(p)]
-    return close[0] if close else max(begun, key=len, default=None)
 
 
 def unknown(what: str, name: str, names: Sequence[str], of: str = "") -> UsageError:
@@ -54,9 +36,9 @@ def unknown(what: str, name: str, names: Sequence[str], of: str = "") -> UsageEr
             f"{show(now)} 'linear(0.001, 0)', and is constant otherwise"
         )
     if what in ("flag", "setting") and (told := NOT_NEEDED.get(name.replace("-", "_"))):
+        told = told if what == "flag" else in_python(told)
         return UsageError(f"unknown {what} '{show(name)}'{f' of {of}' if of else ''}: {told}")
-    near = nearest(name, names)
-    hint = f"; did you mean '{show(near)}'?" if near else ""
+    hint = did_you_mean(name, names, show)
     return UsageError(f"unknown {what} '{excerpt(show(name))}'" + (f" of {of}" if of else "") + hint)
 
 
@@ -241,8 +223,8 @@ def _parse_flag(field: str, hint: Any, words: list[str], expected: str) -> Any:
         if not words or (len(words) == 1 and words[0].lower() in ("true", "false")):
             return not words or words[0].lower() == "true"
         raise UsageError(f"{flag} expects true or false, found '{excerpt(' '.join(words))}'")
-    if many and len(words) == 1:
-        words = words[0].replace(",", " ").split()
+    if many:
+        words = listed(words)
     if not many and len(words) != 1:
         found = "nothing" if not words else f"{counted(len(words), 'value')} ('{excerpt(' '.join(words))}')"
         raise UsageError(f"{flag} expects {expected}, found {found}")
@@ -253,6 +235,13 @@ def _parse_flag(field: str, hint: Any, words: list[str], expected: str) -> Any:
         return _of_text(many or hint, words if many else text)
     except ValueError as error:
         raise UsageError(f"{flag} expects {expected}, found '{excerpt(' '.join(words))}'{_reason(error)}") from None
+
+
+def listed(words: Sequence[str]) -> list[str]:
+    """Return the values in the words of a flag that takes several: ``64 64``, ``64,64``, ``[64, 64]``, ``(64, 64)``."""
+    text = " ".join(words).strip()
+    bare = text[1:-1] if text[:1] + text[-1:] in ("[]", "()") else text
+    return bare.replace(",", " ").split() if bare != text or len(words) == 1 else [*words]
 
 
 def _of_text(hint: Any, given: Any) -> Any:

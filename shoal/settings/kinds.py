@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+AN_ENVIRONMENT = re.compile(r"[\w./:-]+-v\d+|[A-Za-z_][\w.]*:[A-Za-z_]\w*|ALE/\w+|\S+\.py:\w+")  # what looks like one
 MUJOCO = {
     "HalfCheetah", "Hopper", "Walker2d", "Ant", "Humanoid", "HumanoidStandup", "Swimmer", "Reacher", "Pusher",
     "InvertedPendulum", "InvertedDoublePendulum",

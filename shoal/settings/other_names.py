@@ -2,31 +2,32 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Container, Mapping
 
 SETTINGS: dict[str, tuple[str, ...]] = {  # field or option -> names in SB3, CleanRL, RLlib, Tianshou, Sample Factory
-    "steps": ("train_for_agent_steps", 
+    "steps": ("train_for_agent_steps",
         "total_timesteps", "total_steps", "num_timesteps", "n_timesteps", "timesteps", "max_timesteps", "max_steps",
         "total_env_steps", "num_env_steps", "train_for_env_steps", "stop_timesteps", "total_frames",
     ),
-    "actors": ("n_jobs", "num_envs_per_actor", "max_num_workers", 
+    "actors": ("n_jobs", "max_num_workers",
         "num_workers", "n_workers", "workers", "num_actors", "n_actors", "num_env_runners", "num_rollout_workers",
         "num_processes", "num_cpus",
     ),
-    "envs": (
+    "envs": ("num_envs_per_actor", "n_envs_per_actor", "env_num",
         "num_envs", "n_envs", "num_envs_per_worker", "num_envs_per_env_runner", "envs_per_worker", "training_num",
     ),
     "env_kwargs": ("env_config", "env_args", "env_params", "env_kwarg"),
     "env": ("env_id", "env_name", "environment", "game", "task"),
     "n_step": ("n_steps", "nsteps", "nstep", "n_step_return", "multi_step", "estimation_step"),
-    "unroll": ("recurrence", "seq_len", "max_seq_len", "bptt_length", 
+    "unroll": ("recurrence", "seq_len", "max_seq_len", "bptt_length",
         "n_steps", "num_steps", "nsteps", "rollout", "rollout_length", "rollout_fragment_length", "horizon",
         "unroll_length", "trajectory_length", "step_per_collect",
     ),
-    "replay": (
+    "replay": ("buffer", "memory",
         "buffer_size", "replay_size", "replay_buffer_size", "replay_capacity", "buffer_capacity", "memory_size",
     ),
-    "min_replay": (
+    "min_replay": ("replay_start_size", "warmup", "train_start", "burn_in_steps",
         "learning_starts", "start_timesteps", "warmup_steps", "start_steps", "min_replay_size",
         "num_steps_sampled_before_learning_starts",
     ),
@@ -44,31 +45,46 @@ SETTINGS: dict[str, tuple[str, ...]] = {  # field or option -> names in SB3, Cle
     ),
     "value_cost": ("vf_coef", "vf_loss_coeff", "value_coef", "value_loss_coef", "value_loss_coeff", "baseline_cost"),
     "max_grad_norm": ("grad_clip", "clip_grad", "clip_grad_norm", "gradient_clip", "grad_norm"),
-    "learning_rate": ("lr", "lr_schedule", "anneal_lr", "step_size", "q_lr", "critic_lr"),
+    "learning_rate": (
+        "lr_scheduler", "learning_rate_schedule", "lr", "lr_schedule", "anneal_lr", "step_size", "q_lr",
+        "critic_lr",
+    ),
     "optimiser": ("optimizer",),
     "optimiser_eps": ("adam_eps", "adam_epsilon", "optimizer_eps", "eps"),
     "gamma": ("discount", "discount_factor"),
-    "target_period": ("target_update", 
+    "target_period": ("target_network_update", "update_target_every", "target_update",
         "target_update_interval", "target_network_frequency", "target_network_update_freq", "target_update_freq",
         "target_update_period", "tau",
     ),
     "polyak": ("tau",),
-    "samples_per_insert": ("utd_ratio", "updates_per_step", 
+    "samples_per_insert": ("update_every", "update_freq", "utd_ratio", "updates_per_step",
         "train_freq", "train_frequency", "gradient_steps", "training_intensity", "update_per_step",
         "policy_frequency",
     ),
-    "epsilon_start": ("eps_train", "exploration_initial_eps", "start_e", "initial_epsilon", "eps_start"),
-    "epsilon_end": ("exploration_final_eps", "end_e", "final_epsilon", "eps_end", "epsilon_min"),
-    "epsilon_steps": ("exploration_fraction", "epsilon_timesteps", "eps_decay", "epsilon_decay"),
+    "epsilon_start": (
+        "eps_max", "max_epsilon", "max_eps", "eps_train", "exploration_initial_eps", "start_e",
+        "initial_epsilon", "eps_start",
+    ),
+    "epsilon_end": (
+        "eps_min", "min_epsilon", "min_eps", "exploration_final_eps", "end_e", "final_epsilon", "eps_end",
+        "epsilon_min",
+    ),
+    "epsilon_steps": (
+        "epsilon_decay_steps", "eps_decay_steps", "exploration_fraction", "epsilon_timesteps", "eps_decay",
+        "epsilon_decay",
+    ),
     "noise": ("exploration_noise", "exploration_sigma"),
     "random_steps": ("learning_starts", "start_timesteps"),
-    "prioritised": ("prioritized", "prioritized_replay", "per"),
-    "priority_exponent": ("prioritized_replay_alpha", "alpha"),
-    "importance_exponent": ("prioritized_replay_beta", "beta"),
+    "prioritised": ("prioritized_replay_buffer", "prioritized", "prioritized_replay", "per"),
+    "priority_exponent": ("per_alpha", "prioritized_replay_alpha", "alpha"),
+    "importance_exponent": ("per_beta", "prioritized_replay_beta", "beta"),
     "atoms": ("n_atoms", "num_atoms"),
     "noise_std": ("sigma", "noise_stdev"),
     "pairs": ("population_size", "pop_size", "episodes_per_batch", "n_delta"),
-    "hidden": ("net_arch", "hidden_sizes", "fcnet_hiddens", "hidden_size", "layers", "mlp_layers"),
+    "hidden": (
+        "hidden_dim", "hidden_layers", "hidden_units", "num_layers", "n_layers", "net_arch", "hidden_sizes",
+        "fcnet_hiddens", "hidden_size", "layers", "mlp_layers",
+    ),
     "activation": ("activation_fn", "fcnet_activation", "nonlinearity"),
     "torso": ("policy", "network", "model", "encoder", "features_extractor", "cnn"),
     "core": ("with_rnn", "use_lstm", "lstm", "use_rnn", "rnn_type", "recurrent"),
@@ -78,8 +94,8 @@ SETTINGS: dict[str, tuple[str, ...]] = {  # field or option -> names in SB3, Cle
     "frame_stack": ("n_stack", "num_stack", "framestack", "stack"),
     "frame_skip": ("frameskip", "action_repeat", "env_frameskip"),
     "learners": ("num_learners", "num_gpus_per_learner"),
-    "device": ("cuda", "gpu", "use_cuda", "use_gpu", "num_gpus"),
-    "run_dir": (
+    "device": ("gpus", "cpu", "cuda", "gpu", "use_cuda", "use_gpu", "num_gpus"),
+    "run_dir": ("checkpoint_dir", "tag", "name",
         "log_dir", "logdir", "log_path", "tensorboard_log", "output_dir", "save_dir", "save_path", "local_dir",
         "storage_path", "train_dir", "exp_name", "experiment", "run_name",
     ),
@@ -87,11 +103,14 @@ SETTINGS: dict[str, tuple[str, ...]] = {  # field or option -> names in SB3, Cle
     "eval_episodes": ("test_num", "eval_num_episodes", "n_eval_episodes", "evaluation_duration", "num_eval_episodes"),
     "eval_video": ("capture_video", "save_video", "record_video"),
     "checkpoint_every": ("save_freq", "save_interval", "checkpoint_frequency", "checkpoint_freq", "save_every_sec"),
-    "init_from": (
+    "init_from": ("load_run",
         "resume_path", "warm_start", "load_checkpoint", "load_checkpoint_path",
         "trained_agent", "load_path", "load_model", "pretrained", "restore", "from_checkpoint",
     ),
-    "log_args": ("wandb_entity", "wandb_project", "wandb_project_name", "wandb_group", "wandb_tags"),
+    "log_args": (
+        "project_name", "wandb_name", "wandb_entity", "wandb_project", "wandb_project_name", "wandb_group",
+        "wandb_tags",
+    ),
     "runtime": ("local_mode", "distributed", "distributed_backend"),
     "log": ("track", "wandb", "with_wandb", "logger", "tensorboard"),
     "quiet": ("verbose", "silent", "progress_bar"),
@@ -100,7 +119,29 @@ SETTINGS: dict[str, tuple[str, ...]] = {  # field or option -> names in SB3, Cle
     "until_return": ("reward_threshold", "stop_reward", "target_return", "episode_reward_mean"),
     "eval_epsilon": ("eps_test", "test_epsilon"),
     "max_lag": ("max_policy_lag",),
+    "max_episode_steps": ("episode_length", "max_episode_length", "time_limit", "max_ep_len", "max_path_length"),
+    "double": ("double_q", "double_dqn"),
+    "dueling": ("dueling_dqn", "duel"),
+    "td_clip": ("huber", "td_error_clip", "delta_clip"),
 }  # fmt: skip
+
+WORDS = {  # words of such names -> that of Shoal's, so that a name that no table has is understood by its words
+    "coef": "cost", "coeff": "cost", "coefficient": "cost", "coefs": "cost", "weight": "cost", "bonus": "cost",
+    "ent": "entropy", "vf": "value", "baseline": "value", "lr": "learning_rate",
+    "normalize": "normalise", "normalization": "normalise", "rew": "reward", "rewards": "reward",
+    "observation": "obs", "observations": "obs", "optimizer": "optimiser", "prioritized": "prioritised",
+    "rollout": "unroll", "rollouts": "unroll", "trajectory": "unroll", "fragment": "unroll",
+    "buffer": "replay", "timesteps": "steps", "timestep": "steps", "environments": "envs", "environment": "env",
+    "workers": "actors", "worker": "actors", "evaluation": "eval", "evaluate": "eval", "test": "eval", "ckpt":
+    "checkpoint",
+    "freq": "every", "frequency": "every", "interval": "every", "discount": "gamma",
+    "init": "start", "initial": "start", "final": "end", "eps": "epsilon", "exploration": "epsilon",
+    "maximum": "max", "minimum": "min", "minibatch": "minibatches",
+    "clipping": "clip", "gpu": "device", "cuda": "device",
+}  # fmt: skip
+COUNTS = {"n", "num", "number", "count"}  # words after which a name is of several
+FILLERS = COUNTS | {"total", "use", "using", "with", "enable", "of", "the", "is", "should", "loss"}
+UNITS = {"size", "length", "len", "steps", "units", "id", "name", "value", "type", "capacity", "coef", "fraction"}
 
 _ADVANTAGES = "the PPOs always normalise advantages (dd-ppo: --no-normalise-advantage), the others never do"
 NOT_NEEDED = {  # settings of other libraries for what is done here unasked, or in no way -> what to say of it
@@ -113,10 +154,10 @@ NOT_NEEDED = {  # settings of other libraries for what is done here unasked, or 
     "save_model": "a run always saves its policy: --checkpoint-every, shoal eval",
     "torch_deterministic": "runs with --runtime serial repeat exactly",
     "deterministic": "runs with --runtime serial repeat exactly",
-    "explore": "training explores, and shoal eval plays the best guess unless it has --sampled",
-    "callback": "observers=f calls f with each row of metrics: shoal.train(..., observers=f)",
-    "callbacks": "observers=f calls f with each row of metrics: shoal.train(..., observers=f)",
-    "policy_kwargs": "the network's settings are arguments of their own: hidden=(64, 64), activation='relu', torso=...",
+    "explore": "training explores; shoal eval RUN plays the best guess, and shoal eval RUN --sampled draws actions",
+    "callback": "in Python, observers=f calls f with each row of metrics: shoal.train(..., observers=f)",
+    "callbacks": "in Python, observers=f calls f with each row of metrics: shoal.train(..., observers=f)",
+    "policy_kwargs": "the network's settings are given one by one: --hidden 64 64, --activation, --torso",
     "reset_num_timesteps": "a resumed run counts on; shoal.train(..., init_from=run) begins at 0 from its policy",
     "n_trials": "shoal tune searches settings, and shoal tune --trials says how many are tried",
     "optimize": "shoal tune searches settings",
@@ -151,9 +192,18 @@ NOT_NEEDED = {  # settings of other libraries for what is done here unasked, or 
     "as_test": "--until-return ends a run once its return is good enough",
     "resume": "shoal resume RUN goes on with a run",
     "use_sde": "no system here has state-dependent exploration",
-    "hyperparams": "settings are flags of their own, as in --learning-rate 1e-3",
-    "algo": "the system is the first word: shoal train SYSTEM",
-    "algorithm": "the system is the first word: shoal train SYSTEM",
+    "hyperparams": "settings are given one by one, as in --learning-rate 1e-3",
+    "render": "shoal eval RUN --video FILE.mp4 films what a policy plays, and --eval-video films each evaluation",
+    "render_mode": "shoal eval RUN --video FILE.mp4 films what a policy plays, and --eval-video films each evaluation",
+    "n_eval_envs": "--eval-every adds one evaluator, which plays --eval-episodes each time",
+    "resume_from": "shoal resume RUN goes on with a run",
+    "log_interval": "metrics are written as the run goes, and shoal watch shows them",
+    "num_nodes": "--runtime ray and torchrun use several machines: shoal cluster --help",
+    "nodes": "--runtime ray and torchrun use several machines: shoal cluster --help",
+    "world_size": "--runtime ray and torchrun use several machines: shoal cluster --help",
+    "algo": "the system comes first: shoal train SYSTEM, or shoal.train(SYSTEM, env=...)",
+    "algorithm": "the system comes first: shoal train SYSTEM, or shoal.train(SYSTEM, env=...)",
+    "seeds": "each seed is a run of its own: shoal train SYSTEM --seeds 0 1 2, or shoal.train(..., seed=N) for each",
 }
 
 FLAGS: dict[str, tuple[str, ...]] = {  # of commands
@@ -192,10 +242,31 @@ ELSEWHERE = {  # systems of the field that are not here -> what to say of them
     "alphazero": "nothing here learns a model of the environment or searches",
     "dreamer": "nothing here learns a model of the environment",
     "dreamerv3": "nothing here learns a model of the environment",
+    "iqn": "rainbow has --preset qr-dqn, a distribution of returns by quantiles",
+    "fqf": "rainbow has --preset qr-dqn, a distribution of returns by quantiles",
+    "pqn": "dqn and async-q serve",
+    "ppg": "recurrent-ppo serves, with --separate-critic for networks of their own",
+    "rpo": "recurrent-ppo serves",
+    "npg": "recurrent-ppo serves, with --target-kl to bound each step",
+    "reinforce": "a3c and recurrent-ppo serve: they are policy gradients with a critic",
+    "acer": "impala serves: it learns off-policy from a replay with --replay",
+    "acktr": "recurrent-ppo serves",
+    "tqc": "d4pg serves: its critic learns a distribution of returns",
+    "redq": "apex-dpg and d4pg serve continuous actions",
+    "crossq": "apex-dpg and d4pg serve continuous actions",
+    "droq": "apex-dpg and d4pg serve continuous actions",
+    "her": "nothing here relabels goals",
+    "iql": "nothing here learns from a fixed data set alone; r2d3 and qt-opt learn beside one",
+    "marwil": "nothing here learns from a fixed data set alone; r2d3 and qt-opt learn beside one",
+    "gail": "nothing here imitates; r2d3 and qt-opt learn from demonstrations and rewards",
+    "mappo": "one policy plays here; many agents of one kind can be environments of one actor",
+    "ippo": "one policy plays here; many agents of one kind can be environments of one actor",
     "marl": "one policy plays here; many agents of one kind can be environments of one actor",
     "qmix": "one policy plays here; many agents of one kind can be environments of one actor",
     "maddpg": "one policy plays here; many agents of one kind can be environments of one actor",
 }
+NAMES_A_SYSTEM = ("algo", "algorithm", "alg", "system", "agent", "agent_class", "trainer", "model_class")
+NAMES_AN_ENVIRONMENT = ("env_id", "env_name", "environment", "gym_id", "game", "task")
 COMMANDS = {  # commands of other libraries and tools -> that of Shoal
     "enjoy": "eval", "test": "eval", "evaluate": "eval", "evaluation": "eval", "play": "eval", "view": "eval",
     "run": "train", "learn": "train", "fit": "train", "start": "train", "continue": "resume", "restore": "resume",
@@ -207,22 +278,56 @@ COMMANDS = {  # commands of other libraries and tools -> that of Shoal
 }  # fmt: skip
 
 
+def in_python(told: str) -> str:
+    """Return a sentence about flags as one about arguments in Python: ``--hidden 64 64`` is hidden=(64, 64), and
+    ``--no-check`` check=False. Commands (``shoal tune --trials``) stay as they are."""
+    return _FLAG_IN_TEXT.sub(_argument, told).removeprefix("in Python, ")
+
+
+def _argument(found: re.Match[str]) -> str:
+    if found["command"]:
+        return found[0]
+    values = [word if word[0].isdigit() else repr(word) for word in found["words"].split()]
+    value = f"({', '.join(values)})" if len(values) > 1 else "".join(values) or "..."
+    return f"{found['name'].replace('-', '_')}={'False' if found['no'] else value}"
+
+
 def instead(known: Mapping[str, str], name: str) -> str:
     """Return what to say of a name that ``known`` knows of other libraries, to end a sentence with; else nothing."""
     return f": {known[name]}" if name in known else ""
 
 
-_BY_NAME: dict[str, list[str]] = {}
+_FLAG_IN_TEXT = re.compile(
+    r"(?P<command>shoal [a-z]+(?: [A-Z]+)?(?: --[a-z-]+)+)|"
+    r"--(?P<no>no-)?(?P<name>[a-z]+(?:-[a-z]+)*)"
+    r"(?P<words>(?: [A-Z]+:[A-Z]+)|(?: [0-9][\w.-]*)+|(?: (?:serial|ray|server|lstm|on|off)\b)?)"
+)
+
+_BY_NAME: dict[str, list[str]] = {}  # names of others without their separators (batchsize) -> fields and options
 for _field, _others in (SETTINGS | FLAGS).items():
     for _other in _others:
-        _BY_NAME.setdefault(_other, []).append(_field)
+        _BY_NAME.setdefault(_other.replace("_", ""), []).append(_field)
+
+
+def foreign_names() -> list[str]:
+    """Return the names of other libraries that ``known_elsewhere`` knows, without separators."""
+    return [*_BY_NAME]
+
+
+def is_foreign(name: str) -> bool:
+    """Return True if ``known_elsewhere`` knows the name, whether or not the system at hand has such a setting."""
+    return _squashed(name) in _BY_NAME
 
 
 def known_elsewhere(name: str, names: Container[str]) -> str | None:
     """Return the one of ``names`` (with underscores or dashes) that other libraries call ``name``; None if there is
     none."""
-    for found in _BY_NAME.get(name.replace("-", "_").removeprefix("no_"), ()):
+    for found in _BY_NAME.get(_squashed(name), ()):
         for spelled in (found, found.replace("_", "-")):
             if spelled in names:
                 return spelled
     return None
+
+
+def _squashed(name: str) -> str:
+    return name.replace("-", "_").removeprefix("no_").replace("_", "")

@@ -11,11 +11,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from math import inf
 from numbers import Integral, Real
 from typing import Annotated, Any
 
+from shoal.settings.nearest import did_you_mean
 from shoal.settings.schedule import Linear
 
 FLOAT32_MAX = 3.4028234663852886e38  # what float32 holds
@@ -43,12 +43,28 @@ def _named(names: tuple[str, ...]) -> Callable[[Any], bool]:
     """Return a test of one of ``names`` or of a class by ``MODULE:CLASS``; ValueError with the nearest name."""
 
     def holds(name: Any) -> bool:
-        near = get_close_matches(name, names, n=1)
+        near = did_you_mean(name, names)
         if name not in names and ":" not in name and near:
-            raise ValueError(f"did you mean '{near[0]}'?")
+            raise ValueError(near.removeprefix("; "))
         return name in names or ":" in name
 
     return holds
+
+
+def _device(name: str) -> bool:
+    """Test for the name of a device; ValueError with the one that another name of it means, or that serves instead."""
+    if re.fullmatch(r"auto|cpu|cuda(:\d{1,3})?", name):
+        return True
+    plain = name.strip().lower()
+    if plain in ("mps", "metal", "xla", "tpu", "xpu", "npu", "opencl", "vulkan", "dml", "directml"):
+        raise ValueError("Shoal computes on CPUs and on GPUs with CUDA; did you mean 'cpu'?")
+    if plain in ("-1", "none"):  # what other libraries call the CPU
+        raise ValueError("did you mean 'cpu'?")
+    if plain and (found := re.fullmatch(r"(?:(?:device:)?(?:gpu|cuda|nvidia|rocm|hip)[:_-]?)?(\d{0,3})", plain)):
+        raise ValueError(f"did you mean 'cuda{':' if found[1] else ''}{found[1]}'?")
+    if near := did_you_mean(plain, ("auto", "cpu", "cuda")):
+        raise ValueError(near.removeprefix("; "))
+    return False
 
 
 def class_name(*names: str) -> Range:
@@ -76,9 +92,7 @@ EpisodesOrNone = Annotated[int, _integers(0, 1_000_000)]
 Fraction = Annotated[float, Range("a number from 0 to 1", lambda x: 0 <= x <= 1)]
 UpToHalf = Annotated[float, Range("a number above 0 and at most 0.5", lambda x: SMALLEST <= x <= 0.5)]
 Decay = Annotated[float, Range("a number of at least 0 and below 1", lambda x: 0 <= x < 1)]  # of a running average
-Device = Annotated[
-    str, Range("auto, cpu, cuda or cuda:N", lambda s: re.fullmatch(r"auto|cpu|cuda(:\d{1,3})?", s) is not None)
-]
+Device = Annotated[str, Range("auto, cpu, cuda or cuda:N", _device)]
 OnlyWith = Mapping[str, tuple[Any, ...]]  # see ``only_with``
 
 

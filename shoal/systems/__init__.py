@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
 from shoal import own_code
 from shoal.errors import UsageError
-from shoal.settings.flags import nearest
+from shoal.settings.nearest import nearest, split_words
 from shoal.settings.other_names import ALIASES, ELSEWHERE
 from shoal.types import Values
 
@@ -77,6 +77,11 @@ def load(name: str) -> System:
     return cast("System", module)
 
 
+def is_known(name: str) -> bool:
+    """Return whether a name, in any letters, is that of a system of Shoal's own."""
+    return name.lower() in SYSTEMS or name.lower() in ALIASES
+
+
 def require(name: str) -> None:
     """Raise UsageError, with the nearest valid name, unless there is a system, a module or a file of this name. Imports
     neither it nor torch."""
@@ -85,12 +90,25 @@ def require(name: str) -> None:
         if not Path(name).is_file():
             raise UsageError(f"no such system file: '{name}'")
     elif name not in SYSTEMS and not _is_module(name):
-        instead = ELSEWHERE.get(name.lower())
-        if instead is not None and instead not in SYSTEMS:
+        meant = _meant(name)
+        if (instead := ELSEWHERE.get(meant, "")) and instead not in SYSTEMS:
             raise UsageError(f"there is no system '{name}': {instead} (`shoal systems` lists all)")
-        near = instead or ALIASES.get(name.lower()) or nearest(name.lower(), tuple(SYSTEMS))
+        near = instead or ALIASES.get(meant, meant)
         hint = f"; did you mean '{near}'?" if near else ""
         raise UsageError(f"unknown system '{name}'{hint} (`shoal systems` lists all)")
+
+
+def _meant(name: str) -> str:
+    """Return the name of a system, here or elsewhere, that a wrong one stands for: itself in small letters, a slip of
+    it, or one of its words (``ppo_atari``, ``MaskablePPO``); "" if there is none."""
+    known = (*SYSTEMS, *ALIASES, *ELSEWHERE)
+    words = split_words(name)
+    for whole in (name.lower(), "-".join(words)):
+        if whole in known:
+            return whole
+    runs = [words[i:j] for i in range(len(words)) for j in range(i + 1, len(words) + 1)]
+    held = [joined for run in runs if (joined := "-".join(run)) in known]
+    return max(held, key=len, default="") or nearest(name, known) or ""
 
 
 def name_of(config: SystemConfig) -> str:

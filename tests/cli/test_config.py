@@ -16,8 +16,9 @@ from shoal.records.param_files import load_params
 from shoal.settings import yaml_text
 from shoal.settings.config import default_values, read_file, resolve
 from shoal.settings.field_docs import field_docs
-from shoal.settings.flags import coerce, describe, nearest, parse_flags, ranged, split
+from shoal.settings.flags import coerce, describe, parse_flags, ranged, split
 from shoal.settings.kinds import env_kind
+from shoal.settings.nearest import nearest
 from shoal.settings.ranges import Count, Positive
 from shoal.settings.toml_text import to_toml
 

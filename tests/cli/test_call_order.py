@@ -1,0 +1,73 @@
+"""A call of ``shoal.train`` whose arguments stand in another order is answered with the right call."""
+
+from typing import Any
+
+import pytest
+
+import shoal
+from shoal.errors import UsageError
+from shoal.settings.flags import unknown
+
+train: Any = shoal.train
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "call"),
+    [
+        (("CartPole-v1", "ppo"), {}, "'ppo', env='CartPole-v1'"),
+        (("MyEnv", "PPO"), {}, "'ppo', env='MyEnv'"),
+        ((), {"system": "CartPole-v1", "env": "ppo", "steps": 9}, "'ppo', env='CartPole-v1', ..."),
+        (("CartPole-v1",), {}, "SYSTEM, env='CartPole-v1'"),
+        ((), {"env": "CartPole-v1"}, "SYSTEM, env='CartPole-v1'"),
+        ((), {"algo": "ppo", "env": "CartPole-v1", "seed": 1}, "'ppo', env='CartPole-v1', ..."),
+        ((), {"agent": "DQN", "env_id": "Pong"}, "'dqn', env='Pong'"),
+        ((), {}, "SYSTEM, env=..."),
+        (("ppo", "MlpPolicy", "CartPole-v1"), {}, "'ppo', env='CartPole-v1'"),
+        (("MlpPolicy", "CartPole-v1"), {}, "SYSTEM, env='CartPole-v1'"),
+        (("ppo", "CartPole-v1", 1000), {}, "'ppo', env='CartPole-v1', steps=1000"),
+        (("ppo", "CartPole-v1", 1000), {"steps": 9}, "'ppo', env='CartPole-v1', ..."),
+    ],
+)
+def test_the_right_call_is_given(args: tuple[Any, ...], kwargs: dict[str, Any], call: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        train(*args, **kwargs)
+    assert str(refused.value).endswith(f"shoal.train({call})")
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "words"),
+    [
+        (("dqn", "CartPole-v1"), {"env": "Pong"}, "multiple values for argument 'env'"),
+        (("dqn", "CartPole-v1", "atari"), {}, "too many positional arguments"),
+    ],
+)
+def test_a_call_that_may_mean_two_things_stays_a_type_error(
+    args: tuple[Any, ...], kwargs: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(TypeError, match=words):
+        train(*args, **kwargs)
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "told"),
+    [
+        (("ppo2", "CartPole-v1"), {}, "unknown system 'ppo2'; did you mean 'recurrent-ppo'?"),
+        (("ppo", "CartPole-v1"), {"total_timesteps": 9}, "did you mean 'steps'?"),
+        (("ppo", "CartPole-v1"), {"n_rollout_steps": 9}, "did you mean 'unroll'?"),
+        (("ppo", "CartPole-v1"), {"learnig_rate": 9}, "did you mean 'learning_rate'?"),
+        (("ppo",), {"env_id": "CartPole-v1"}, "did you mean 'env'?"),
+        (("dqn", "CartPole-v1"), {"device": "gpu"}, "found 'gpu': did you mean 'cuda'?"),
+        (("dqn", "CartPole-v1"), {"seeds": 3}, "each seed is a run of its own"),
+        (("dqn", "CartPole-v1"), {"n_eval_envs": 3}, ": eval_every=... adds one evaluator"),
+        (("dqn", "CartPole-v1"), {"callback": print}, "unknown setting 'callback' of dqn: observers=f calls f"),
+        (("no_such_module", "dqn-like"), {}, "unknown system 'no_such_module'"),
+    ],
+)
+def test_a_name_is_answered_in_python_as_in_the_shell(args: tuple[Any, ...], kwargs: dict[str, Any], told: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        train(*args, **kwargs)
+    assert told in str(refused.value) and "--" not in str(refused.value).replace("SYSTEM --seeds", "")
+
+
+def test_what_only_python_has_is_said_to_be_so_in_the_shell() -> None:
+    assert ": in Python, observers=f" in str(unknown("flag", "callback", []))

@@ -1,0 +1,88 @@
+"""What an unknown name is answered with: the setting or system that was meant, or nothing where none is near."""
+
+import dataclasses
+from functools import cache
+
+import pytest
+
+from shoal.errors import UsageError
+from shoal.run.options import FLAGS
+from shoal.settings.flags import unknown
+from shoal.systems import load, require
+
+
+@cache
+def flags(system: str) -> list[str]:
+    return [*(field.name for field in dataclasses.fields(load(system).Config)), *FLAGS]
+
+
+@pytest.mark.parametrize(
+    ("system", "wrong", "meant"),
+    [
+        # Stable-Baselines3, CleanRL, RLlib, Sample Factory and Tianshou, and how people misremember them
+        ("ppo", "n-rollout-steps", "unroll"), ("ppo", "rollout-steps", "unroll"), ("ppo", "rollout-size", "unroll"),
+        ("ppo", "ent-weight", "entropy-cost"), ("ppo", "value-loss-weight", "value-cost"), ("ppo", "gae", "gae-lambda"),
+        ("ppo", "eval-frequency", "eval-every"), ("ppo", "ckpt-interval", "checkpoint-every"),
+        ("ppo", "num-env", "envs"), ("ppo", "number-of-envs", "envs"), ("ppo", "batchsize", "minibatches"),
+        ("ppo", "kl-target", "target-kl"), ("ppo", "max-episode-length", "max-episode-steps"),
+        ("ppo", "num-layers", "hidden"), ("ppo", "cuda-id", "device"), ("ppo", "rewards-scale", "reward-scale"),
+        ("ppo", "learning-rate-decay", "learning-rate"), ("ppo", "learnig-rate", "learning-rate"),
+        ("ppo", "learningRate", "learning-rate"), ("ppo", "stpes", "steps"), ("ppo", "gama", "gamma"),
+        ("ppo", "total-timestep", "steps"), ("dqn", "bufer-size", "replay"), ("dqn", "learning-start", "min-replay"),
+        ("dqn", "min-epsilon", "epsilon-end"), ("dqn", "per-alpha", "priority-exponent"), ("dqn", "sed", "seed"),
+    ],
+)  # fmt: skip
+def test_the_setting_that_was_meant_is_suggested(system: str, wrong: str, meant: str) -> None:
+    told = str(unknown("flag", wrong.replace("-", "_"), flags(system), system))
+    assert told.endswith(f"of {system}; did you mean '--{meant}'?")
+
+
+def test_a_name_that_begins_several_settings_is_answered_with_all_of_them() -> None:
+    told = str(unknown("flag", "epsilon", flags("dqn"), "dqn"))
+    assert "'--epsilon-start', '--epsilon-end', " in told and " or '--epsilon-ladder'?" in told
+    assert "eval-epsilon" not in told
+
+
+@pytest.mark.parametrize(
+    ("system", "wrong"),
+    [
+        ("ppo", "buffer-size"), ("ppo", "buffer-len"), ("ppo", "tau"), ("ppo", "stats-window-size"),
+        ("ppo", "ortho-init"), ("ppo", "n-critic"), ("ppo", "actor-worker-gpus"), ("ppo", "policy-init-gain"),
+        ("ppo", "env-gpu-observations"), ("ppo", "sde-sample-freq"), ("dqn", "optimize-memory-usage"),
+        ("dqn", "num-atoms"), ("dqn", "v-max"), ("es", "gae-lambda"), ("es", "epsilon"), ("dqn", "vf-coef"),
+    ],
+)  # fmt: skip
+def test_a_setting_that_nothing_serves_is_answered_with_no_suggestion(system: str, wrong: str) -> None:
+    assert "did you mean" not in str(unknown("flag", wrong.replace("-", "_"), flags(system), system))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ("render", "shoal eval RUN --video FILE.mp4 films"), ("n_eval_envs", "--eval-every adds one evaluator"),
+        ("num_nodes", "use several machines: shoal cluster --help"),
+    ],
+)  # fmt: skip
+def test_a_setting_that_is_done_otherwise_is_answered_with_how(wrong: str, told: str) -> None:
+    found = str(unknown("flag", wrong, flags("ppo"), "ppo"))
+    assert told in found and "did you mean" not in found
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        *((wrong, "did you mean 'recurrent-ppo'?") for wrong in (
+            "ppo2", "rppo", "pp0", "PPO", "PPOConfig", "MaskablePPO", "ppo_atari", "ppo_continuous_action",
+            "RecurrentPPO", "recurrentppo",
+        )),
+        ("ApexDQN", "did you mean 'apex-dqn'?"), ("IMPALAConfig", "did you mean 'impala'?"),
+        ("qt_opt", "did you mean 'qt-opt'?"), ("rainbowdqn", "did you mean 'rainbow'?"),
+        ("discrete_sac", "examples/own_sac.py"), ("td3_bc", "examples/own_td3.py"), ("ppo_lstm", "with --core lstm"),
+        ("QRDQN", "rainbow has --preset qr-dqn"), ("c51_atari", "rainbow has --preset c51"), ("iqn", "qr-dqn"),
+        *((wrong, f"unknown system '{wrong}' (`shoal") for wrong in ("zzz", "vtrace", "evolution", "reinforcement")),
+    ],
+)  # fmt: skip
+def test_the_system_that_was_meant_is_suggested(wrong: str, told: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        require(wrong)
+    assert told in str(refused.value) and "dd-ppo" not in str(refused.value)
