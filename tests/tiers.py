@@ -47,6 +47,7 @@ LONG: dict[str, tuple[str, ...]] = {
     ),
     "runtime/test_orphans.py": ("in_order[15-", "in_order[1-", "second_interrupt"),
     "runtime/test_torchrun.py": ("test_the_command", "cannot_load_its_state"),
+    "simulation/test_queueing.py": ("[whole",),
     "systems/test_bottleneck.py": ("",),
     "systems/test_gorila.py": ("a_killed_shard",),
     "systems/test_learning.py": ("",),
