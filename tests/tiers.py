@@ -46,7 +46,9 @@ LONG: dict[str, tuple[str, ...]] = {
         f"write_the_same_metric_files[{system}" for system in ("r2d2", "apex-dpg", "apex-dqn")
     ),
     "runtime/test_orphans.py": ("in_order[15-", "in_order[1-", "second_interrupt"),
+    "runtime/test_ring.py": ("repeat_nothing[25",),
     "runtime/test_torchrun.py": ("test_the_command", "cannot_load_its_state"),
+    "simulation/test_queueing.py": ("[whole",),
     "systems/test_bottleneck.py": ("",),
     "systems/test_gorila.py": ("a_killed_shard",),
     "systems/test_learning.py": ("",),

@@ -230,19 +230,6 @@ def test_each_frame_is_stored_once_and_bytes_are_counted_before() -> None:
     assert not any(a.base is not None for a in table._arrays.values())
 
 
-def test_counting_bytes_imports_no_compiler() -> None:
-    import subprocess
-    import sys
-
-    program = (
-        "import sys; from shoal.api import Field; from shoal.replay import SequenceSpec; "
-        "spec = {'obs': Field((4, 2, 3)), 'action': Field((4, 2), 'int64'), 'reward': Field((4, 2)), "
-        "**{n: Field((4, 2), 'bool') for n in ('terminated', 'truncated', 'valid', 'first')}}; "
-        "SequenceSpec(10, initial='max').nbytes(spec); sys.exit('numba' in sys.modules)"
-    )
-    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
-
-
 @pytest.mark.parametrize("sampler", ["uniform", "proportional", "rank", "greedy"])
 def test_a_restored_table_goes_on_identically(sampler: str) -> None:
     life = Recurrent(0, 6, 3, True, True, seed=0, mean=20)

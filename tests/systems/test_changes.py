@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import shutil
 import sys
 import types
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -130,23 +132,30 @@ def test_options_of_the_run_that_may_change(tmp_path: Path, monkeypatch: pytest.
         shoal.resume(path, steps=2_000, evaluation=shoal.Evaluation())
 
 
+MORE: dict[str, dict[str, Any]] = {
+    "impala": {}, "rainbow": dict(batch=8, min_replay=50, replay=500, streams=8, atoms=5),
+    "recurrent-ppo": dict(minibatches=1), "a3c": {}, "dd-ppo": dict(minibatches=1, sync_frac=2.0),
+    "d4pg": dict(
+        env="Pendulum-v1", batch=8, min_replay=50, replay=500, v_min=-100.0, v_max=0.0, samples_per_insert=1.0
+    ),
+    "gorila": dict(batch=8, min_replay=50, replay=500, outliers=0.0, learners=1), "r2d2": dict(
+        batch=4, min_replay=5, replay=60, core_size=4, sequence=8, overlap=4, burn_in=4, dueling=False
+    ),
+    "unreal": dict(env="toy:catch", hidden=(), core_size=8, replay=100, torso="mlp"),
+}  # fmt: skip
+
+
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The run of a system, which is trained when it is first asked for."""
     root = tmp_path_factory.mktemp("runs")
-    more = {
-        "impala": {}, "rainbow": dict(batch=8, min_replay=50, replay=500, streams=8, atoms=5),
-        "recurrent-ppo": dict(minibatches=1), "a3c": {}, "dd-ppo": dict(minibatches=1, sync_frac=2.0),
-        "d4pg": dict(
-            env="Pendulum-v1", batch=8, min_replay=50, replay=500, v_min=-100.0, v_max=0.0, samples_per_insert=1.0
-        ),
-        "gorila": dict(batch=8, min_replay=50, replay=500, outliers=0.0, learners=1), "r2d2": dict(
-            batch=4, min_replay=5, replay=60, core_size=4, sequence=8, overlap=4, burn_in=4, dueling=False
-        ),
-        "unreal": dict(env="toy:catch", hidden=(), core_size=8, replay=100, torso="mlp"),
-    }  # fmt: skip
-    for system, fields in more.items():
-        shoal.train(system, run_dir=root / system, runtime="serial", steps=300, **{**SMALL, **fields})  # type: ignore[arg-type]
-    return {system: root / system for system in more}
+
+    @functools.cache
+    def run(system: str) -> Path:
+        shoal.train(system, run_dir=root / system, runtime="serial", steps=300, **{**SMALL, **MORE[system]})
+        return root / system
+
+    return run
 
 
 @pytest.mark.parametrize(
@@ -191,13 +200,15 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     ],
 )
 def test_what_changes_shapes_is_refused(
-    runs: dict[str, Path], capsys: pytest.CaptureFixture[str], system: str, words: str, says: str
+    runs: Callable[[str], Path], capsys: pytest.CaptureFixture[str], system: str, words: str, says: str
 ) -> None:
-    before = (runs[system] / "config.json").read_text()
-    assert main(["resume", str(runs[system]), "--steps", "500", *words.split()]) == 2
+    path = runs(system)
+    before = (path / "config.json").read_text()
+    capsys.readouterr()
+    assert main(["resume", str(path), "--steps", "500", *words.split()]) == 2
     told = capsys.readouterr().err
     assert says in told and told.count("\n") == 1
-    assert (runs[system] / "config.json").read_text() == before
+    assert (path / "config.json").read_text() == before
 
 
 @pytest.mark.parametrize(
@@ -214,17 +225,17 @@ def test_what_changes_shapes_is_refused(
         ({"observers": 5}, "'observers' expects functions, found 5"),
     ],
 )
-def test_what_stays_or_is_wrong_in_python(runs: dict[str, Path], given: dict[str, Any], says: str) -> None:
+def test_what_stays_or_is_wrong_in_python(runs: Callable[[str], Path], given: dict[str, Any], says: str) -> None:
     with pytest.raises(shoal.ShoalError) as error:
-        shoal.resume(runs["impala"], steps=500, **given)
+        shoal.resume(runs("impala"), steps=500, **given)
     assert says in str(error.value)
 
 
 def test_a_setting_that_fails_only_when_the_state_is_loaded_is_not_kept(
-    runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    runs: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "r"
-    shutil.copytree(runs["d4pg"], path)
+    shutil.copytree(runs("d4pg"), path)
     before = (path / "config.json").read_text()
     with monkeypatch.context() as patch:
         patch.setattr("shoal.run.changes.check", lambda *_: None)  # as if nobody had known
@@ -244,9 +255,10 @@ def test_a_setting_that_fails_only_when_the_state_is_loaded_is_not_kept(
     ],
 )
 def test_what_changes_none_is_taken_and_told_of(
-    runs: dict[str, Path], capsys: pytest.CaptureFixture[str], system: str, words: str
+    runs: Callable[[str], Path], capsys: pytest.CaptureFixture[str], system: str, words: str
 ) -> None:
-    path = str(runs[system])
+    path = str(runs(system))
+    capsys.readouterr()
     assert main(["resume", path, "--steps", "600", *words.split(), "--quiet"]) == 0
     assert main(["eval", path, "--episodes", "1"]) == 0
     line, *_ = capsys.readouterr().out.splitlines()
@@ -261,12 +273,12 @@ def test_who_chooses_actions_may_change(system: str, tmp_path: Path) -> None:
     """Nothing of a run lies in the inference server, or between it and the actors."""
     path = tmp_path / "r"
     more: dict[str, Any] = {} if system == "impala" else dict(batch=8, min_replay=20, replay=400)
-    shoal.train(system, run_dir=path, steps=1_000, inference="server", **SMALL, **more)
+    shoal.train(system, run_dir=path, steps=200, inference="server", **SMALL, **more)
     replicas = []
     for steps, new in (
-        (2_000, dict(inference="actor")),
-        (3_000, dict(inference="server", double_buffer="on")),
-        (4_000, dict(double_buffer="off")),
+        (400, dict(inference="actor")),
+        (600, dict(inference="server", double_buffer="on")),
+        (800, dict(double_buffer="off")),
     ):
         again = shoal.resume(path, steps=steps, **new)
         assert again.report is not None and again.report.steps >= steps and not again.report.restarts

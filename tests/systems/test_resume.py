@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,32 +30,33 @@ from shoal.records.checkpoint import Checkpoint, part
 from shoal.records.metric_files import read_curve
 from shoal.roles.evaluator import Episodes
 from shoal.run.evaluation import Evaluation
+from shoal.serial import runtime as serial
 from shoal.topology.config import SystemConfig
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "runtime"))
 from states import same
 
 SMALL: dict[str, Any] = dict(env="CartPole-v1", preset="none", device="cpu", hidden=(8,), envs=4, unroll=16, seed=3)
-REPLAY: dict[str, Any] = dict(batch=16, min_replay=200, replay=1_500, samples_per_insert=2.0, target_period=20)
+REPLAY: dict[str, Any] = dict(batch=16, min_replay=200, replay=600, samples_per_insert=2.0, target_period=20)
 SYSTEMS: dict[str, dict[str, Any]] = {
-    "dqn": dict(REPLAY, actors=1, prioritised=True, optimiser="rmsprop", epsilon_steps=2_000),
+    "dqn": dict(REPLAY, actors=1, prioritised=True, optimiser="rmsprop", epsilon_steps=800),
     "apex-dqn": dict(REPLAY, actors=2, sampler="rank"),
     "r2d2": dict(
-        REPLAY, actors=2, batch=4, min_replay=30, replay=200, core_size=8, dueling=False, sequence=8, overlap=4,
+        REPLAY, actors=2, batch=4, min_replay=30, replay=80, core_size=8, dueling=False, sequence=8, overlap=4,
         burn_in=4,
     ),
     "r2d3": dict(
-        REPLAY, actors=1, batch=4, min_replay=30, replay=200, core_size=8, dueling=False, sequence=8, overlap=4,
+        REPLAY, actors=1, batch=4, min_replay=30, replay=80, core_size=8, dueling=False, sequence=8, overlap=4,
         burn_in=4, demonstrations="helpers:demonstrations", demo_ratio=0.3,
     ),
-    "apex-dpg": dict(REPLAY, env="Pendulum-v1", actors=2, random_steps=2_000, noise_correlation=0.85),
+    "apex-dpg": dict(REPLAY, env="Pendulum-v1", actors=2, random_steps=700, noise_correlation=0.85),
     "d4pg": dict(REPLAY, env="Pendulum-v1", actors=1, critic="mixture", prioritised=True),
     "qt-opt": dict(
-        env="Pendulum-v1", actors=2, batch=16, min_replay=200, replay=1_500, samples_per_insert=2.0, updaters=2,
+        env="Pendulum-v1", actors=2, batch=16, min_replay=200, replay=600, samples_per_insert=2.0, updaters=2,
         label_uses=2.0, labels=64, target_lag=10, cem_samples=8, cem_elites=3, optimiser="sgd", momentum=0.5,
     ),
     "qt-opt, two learners": dict(
-        env="Pendulum-v1", actors=2, batch=16, min_replay=200, replay=1_500, samples_per_insert=2.0, learners=2,
+        env="Pendulum-v1", actors=2, batch=16, min_replay=200, replay=600, samples_per_insert=2.0, learners=2,
         shards=2, n_fetch=2, n_push=3, label_uses=2.0, labels=64, target_lag=10, cem_samples=8, cem_elites=3,
     ),
     "gorila": dict(
@@ -67,12 +68,12 @@ SYSTEMS: dict[str, dict[str, Any]] = {
     "impala, server, two groups": dict(
         actors=1, core="lstm", core_size=8, unroll=7, inference="server", double_buffer="on"
     ),
-    "dqn, server": dict(REPLAY, actors=2, epsilon_steps=2_000, inference="server"),
+    "dqn, server": dict(REPLAY, actors=2, epsilon_steps=800, inference="server"),
     "impala, two learners": dict(actors=3, learners=2, batch=2, replay=24),
-    "es": dict(actors=2, pairs=12, evaluate_every=2, noise_table=2**16, unroll=32),
+    "es": dict(actors=2, pairs=8, evaluate_every=2, noise_table=2**16, unroll=32),
     "a3c": dict(actors=2, core="lstm", core_size=8, optimiser="rmsprop", normalise_obs=True, normalise_reward=True),
     "unreal": dict(actors=2, env="toy:catch", core_size=8, replay=100, hidden=(), optimiser="rmsprop", torso="mlp"),
-    "async-sarsa": dict(actors=2, optimiser="rmsprop", normalise_obs=True, target_period=500, epsilon_steps=2_000),
+    "async-sarsa": dict(actors=2, optimiser="rmsprop", normalise_obs=True, target_period=200, epsilon_steps=800),
     "dd-ppo": dict(
         actors=2, core="lstm", core_size=8, minibatches=2, epochs=2, normalise_obs=True, normalise_reward=True,
         target_kl=0.01,
@@ -108,20 +109,44 @@ def states(found: Checkpoint) -> dict[str, Any]:
 
 
 # ----------------------------------------------------------------------------------------- serial
+ROWS, CUT, STEPS = 400, 450, 1_000  # steps between two rows, from where a run is ended, and in all
+
+
+@contextlib.contextmanager
+def ended_once_trained() -> Iterator[None]:
+    """Sends SIGTERM before a sweep of the serial runtime, between two rows, once there was an update."""
+    sweep, sent = serial._Run._sweep, []
+
+    def sweep_after_signal(run: Any, replicas: Any) -> None:
+        if not sent and run.aggregator.updates >= 1 and run.aggregator.steps >= CUT:
+            sent.append(run.aggregator.steps)
+            os.kill(os.getpid(), signal.SIGTERM)
+        sweep(run, replicas)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(serial._Run, "_sweep", sweep_after_signal)
+        yield
+    assert sent, "the run ended before the signal"
+
+
 @pytest.mark.parametrize("case", SYSTEMS)
-def test_serial_half_and_half_is_the_whole_bit_for_bit(case: str, tmp_path: Path) -> None:
+def test_serial_half_and_half_is_the_whole_bit_for_bit(
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Networks, optimiser, replay, normalisers, generators, environments, evaluations, metric files."""
     torch.set_num_threads(1)
+    monkeypatch.setattr(serial, "ROW_EVERY", ROWS)
     system = case.partition(",")[0]
     whole, halves = tmp_path / "whole", tmp_path / "halves"
-    settings = {**SMALL, **SYSTEMS[case], "runtime": "serial", "steps": 2_500}
-    settings["evaluation"] = Evaluation(every=1_000, episodes=2, sampled=True) if system == "impala" else None
-    shoal.train(system, run_dir=whole, **settings)
-    with signalled(trained(halves, 1)):
+    settings = {**SMALL, **SYSTEMS[case], "runtime": "serial", "steps": STEPS}
+    settings["evaluation"] = Evaluation(every=ROWS, episodes=2, sampled=True) if system == "impala" else None
+    once = shoal.train(system, run_dir=whole, **settings)
+    with ended_once_trained():
         first = shoal.train(system, run_dir=halves, **settings)
-    assert first.report is not None and first.report.reason == "terminated" and 1_000 <= first.report.steps < 2_500
+    assert first.report is not None and first.report.reason == "terminated" and CUT <= first.report.steps < STEPS
     second = shoal.resume(halves)
     assert second.report is not None and second.report.reason == "steps"
+    assert once.report is not None and once.report.updates > first.report.updates >= 1, "learns before and after"
     for name in (*FILES, *(["evaluations.csv"] if system == "impala" else [])):
         assert (whole / name).read_bytes() == (halves / name).read_bytes(), name
     same(states(newest(whole)), states(newest(halves)))

@@ -52,9 +52,9 @@ def pass_again(algorithm: Algorithm, batch: Batch) -> Tensor:
     return 0.1 * features.square().mean()
 
 
-@pytest.fixture(params=CASES, ids=[name.replace(" ", "-") for name in CASES])
+@pytest.fixture(scope="module", params=CASES, ids=[name.replace(" ", "-") for name in CASES])
 def learnt(request: pytest.FixtureRequest) -> tuple[Algorithm, Batch]:
-    """An algorithm and a prepared batch of its system."""
+    """An algorithm and a prepared batch of its system, which tests leave as they are."""
     system, fields = CASES[request.param]
     program: Program = load(system).program(config(system, **fields))
     batches, learners = record_batches(program), []
