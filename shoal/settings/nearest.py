@@ -33,7 +33,7 @@ def near_names(name: str, names: Sequence[str]) -> list[str]:
     of it), one slip of spelling in four letters, a name that goes on (``learning_rate_decay``)."""
     if len(name) > MAX_QUOTED_CHARACTERS:
         return []
-    name = "_".join(split_words(name))
+    name = "_".join(split_words(name)).removeprefix("no_")
     if found := known_elsewhere(name, names):
         return [found]
     plain = {n: n.replace("-", "_").lower() for n in names}
