@@ -48,7 +48,8 @@ class Config(SystemConfig, ActorCriticConfig):
     """Learner processes, each with its share of the actors. Each learns from `batch` trajectories, and all apply the
     mean of their gradients (section 3)."""
     queue: Count = 1
-    """Largest number of waiting messages of each actor, which bounds the policy lag."""
+    """Largest number of waiting messages of each actor, which bounds the policy lag. Where a server chooses the actions
+    it is one more: the server keeps the actors in step, so that a full queue would stop all of them."""
     replay: Natural = 0
     """Trajectories that the learner keeps for replay; 0: none."""
     replay_ratio: NonNegative = 1.0
@@ -284,7 +285,7 @@ def program(cfg: Config) -> Program:
             replay=TrajectoryReplay(cfg.replay, cfg.replay_ratio, ctx.seed, env.stack) if cfg.replay else None,
         )  # fmt: skip
 
-    sent = queue("trajectories", spec, max(cfg.queue, -(-count // writers)))
+    sent = queue("trajectories", spec, max(cfg.queue + cfg.acts_by_server(), -(-count // writers)))
     held = replay_nbytes(cfg.replay, fresh, spec, cfg.envs, env.stack)
     return actors_and_learner(
         "impala", cfg, sent, network, agent, learn, count=count, memory=held, lag=cfg.lag, learners=cfg.learners

@@ -206,6 +206,13 @@ def test_queue_of_impala_holds_a_batch(batch: int, queue: int, actors: int, capa
     assert port.count == max(1, batch // 4)
 
 
+@pytest.mark.parametrize("queue, batch, capacity", [(1, 4, 2), (3, 4, 4), (1, 16, 4)])
+def test_queue_of_impala_holds_one_more_where_a_server_acts(queue: int, batch: int, capacity: int) -> None:
+    cfg = config("impala", **CPU, envs=4, batch=batch, queue=queue, actors=1, inference="server")
+    (sent,) = [c for c in impala.program(cfg).channels.values() if c.name == "trajectories"]
+    assert sent.capacity == capacity
+
+
 @pytest.mark.parametrize("system, slow", [("impala", 0.25), ("dd-ppo", 0.25)])
 def test_learners_that_share_follow_the_mean_of_their_gradients(system: str, slow: float) -> None:
     """One step of plain gradient descent along ``(g_1 + g_2) / 2``, neither the sum nor one of them."""
