@@ -24,6 +24,14 @@ def fast_enabled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fast, "ENABLED", True)
 
 
+@pytest.fixture(autouse=True, scope="session")
+def patient_search() -> None:
+    """Let the search for an unknown environment among installed packages take its time on a busy machine."""
+    from shoal.envs import installed
+
+    installed.SECONDS = installed.NOTICE_SECONDS = 60.0
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
     """Keep Python's garbage collector off until all tests are found, and from looking at them ever after: they stay to
