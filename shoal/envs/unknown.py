@@ -17,10 +17,11 @@ import gymnasium
 
 from shoal import own_code
 from shoal.api import UsageError
+from shoal.untrusted import brief
 
 from .installed import SECONDS, Search
 
-MAX_CHARACTERS = 200  # longer ids get no suggestion
+MAX_CHARACTERS = 200  # longer ids are no typing errors, and comparing them would take minutes
 
 
 def of_old_gym(env: str) -> str:
@@ -45,6 +46,11 @@ def of_old_gym(env: str) -> str:
 def unknown_environment(env: str, known: list[str]) -> UsageError:
     """Return the error for a name that nothing here has: with the nearest one, or the way to name what is the user's
     own."""
+    if len(env) > MAX_CHARACTERS:
+        return UsageError(f"unknown environment {brief(env)}")
+    if not env.isprintable():  # a line break that was copied with it, for example
+        plain = "".join(filter(str.isprintable, env))
+        return UsageError(f"unknown environment {env!r}{suggestion(plain, known) if plain else ''}")
     if "," in env:
         return UsageError(f"unknown environment {env!r}: a run has one environment; give each its own run")
     if own := _of_own_code(env):
@@ -83,8 +89,6 @@ def meaning_a_known(env: str, known: list[str]) -> Iterator[None]:
 
 def suggestion(env: str, known: list[str]) -> str:
     """Return a suggestion as the end of a sentence: an installed package's id, or the nearest of the ``known`` ones."""
-    if len(env) > MAX_CHARACTERS:  # not a typing error; comparing it would take minutes
-        return ""
     if not env.strip():
         return ""
     found = Search(env)

@@ -162,6 +162,8 @@ REGISTER = "import gymnasium\ngymnasium.register(id={}, entry_point='gymnasium.e
         ("Zep-v0", "unknown environment 'Zep-v0' (an id"),
         ("big-Zeppelin-v0", "did you mean 'test_airships:Zeppelin-v0'?"),
         ("Gliders-v0", "did you mean 'test_gym_gliders:Gliders-v0'?"),
+        ("CartPole-v1\r", r"unknown environment 'CartPole-v1\r'; did you mean 'CartPole-v1'?"),
+        ("a\nb", r"unknown environment 'a\nb'"), ("Q" * 10_000, "unknown environment 'QQQ"),
     ],
 )  # fmt: skip
 def test_an_id_of_an_installed_package_is_suggested_with_its_module(
@@ -174,8 +176,9 @@ def test_an_id_of_an_installed_package_is_suggested_with_its_module(
     installed(tmp_path, "test_parts", REGISTER.format('"CartPolePlus-v0"') + "# 'Acrobot-v9'\n", below="wrapper")
     installed(tmp_path, "test_gym_gliders", "import test_no_such_package\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(UsageError, match=re.escape(told)):
+    with pytest.raises(UsageError, match=re.escape(told)) as refused:
         spec(env, EnvOptions())
+    assert "\n" not in str(refused.value) and len(str(refused.value)) < 400
     assert not {"test_airships", "test_boats", "test_parts", "test_gym_gliders"} & sys.modules.keys(), (
         "nothing is imported"
     )
