@@ -37,7 +37,7 @@ ALLOWED: dict[str, set[str] | None] = {
     "nets": {"ops", "fast", "own_code", "transfer"},
     "learning": {"ops", "nets", "fast", "settings", "transfer"},
     "roles": {"ops", "on_device", "transfer"},
-    "envs": {"jit", "settings", "own_code", "own_settings", "extras", "paths", "on_device"},
+    "envs": {"jit", "settings", "own_code", "own_settings", "extras", "paths", "on_device", "untrusted"},
     "registry": {"own_code", "settings", "untrusted"},
     "replay": {"jit", "own_code", "registry"},
     "demonstrations": {"envs", "own_code", "extras", "untrusted"},

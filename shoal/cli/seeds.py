@@ -14,6 +14,7 @@ from shoal.run import Run, RunOptions
 from shoal.settings.flags import expect, listed
 from shoal.settings.ranges import Seed
 from shoal.types import Values
+from shoal.words import counted
 
 MOST_SEEDS = 20  # a single seed of at most this many may have been meant as how many there are
 
@@ -44,7 +45,7 @@ def train(options: RunOptions, seeds: list[int], start: Callable[[RunOptions], R
     if len(seeds) == 1 and 1 < seeds[0] <= MOST_SEEDS:
         several = " ".join(map(str, range(seeds[0])))
         print(
-            f"shoal: --seeds {seeds[0]} is one run, of seed {seeds[0]}; {seeds[0]} runs are --seeds {several}",
+            f"shoal: --seeds {seeds[0]} is one run; {counted(seeds[0], 'run')} would be --seeds {several}",
             file=sys.stderr,
         )
     runs = []

@@ -44,7 +44,7 @@ def test_other_brackets_stay_and_are_refused(words: list[str], capsys: pytest.Ca
 
 
 @pytest.mark.parametrize(
-    ("given", "told"), [([3], "3 runs are --seeds 0 1 2"), ([1], ""), ([0], ""), ([1234], ""), ([3, 4], "")]
+    ("given", "told"), [([3], "3 runs would be --seeds 0 1 2"), ([1], ""), ([0], ""), ([1234], ""), ([3, 4], "")]
 )
 def test_one_seed_that_may_be_a_number_of_seeds_is_told_of_before_it_is_trained(
     given: list[int], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
