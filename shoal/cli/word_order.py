@@ -9,14 +9,13 @@ import re
 import shlex
 from collections.abc import Collection
 
-from shoal.errors import UsageError
 from shoal.settings.fields import RUN_FLAGS
 from shoal.settings.flags import flag_name
 from shoal.settings.kinds import AN_ENVIRONMENT
 from shoal.settings.nearest import nearest
 from shoal.settings.other_names import NAMES_A_SYSTEM, NAMES_AN_ENVIRONMENT, SETTINGS
 from shoal.settings.run_options import OptionTable, flags
-from shoal.systems import is_known, require
+from shoal.systems import exists, is_known
 from shoal.untrusted import excerpt
 
 OF_SYSTEMS = ("train", "config", "draw", "plan", "tune")  # commands of which a system is the first word
@@ -111,13 +110,7 @@ def _may_be_system(word: str, words: list[str]) -> bool:
     what stands before a system among the ``words``."""
     if word.startswith("-") or "=" in word:
         return False
-    if not AN_ENVIRONMENT.fullmatch(word) and not any(map(is_known, words[1:])):
-        return True
-    try:
-        require(word)
-    except UsageError:
-        return False
-    return True
+    return (not AN_ENVIRONMENT.fullmatch(word) and not any(map(is_known, words[1:]))) or exists(word)
 
 
 def _has_one_dash(word: str, args: list[str]) -> bool:

@@ -11,17 +11,23 @@ MAX_ENTRIES = 10_000  # of a list, or of an object with names
 FREE = ("env_kwargs", "log_args")  # what others are given may be larger, and is shown in part
 
 
-def require_moderate(facts: Any, where: str = "it") -> None:
-    """Raise ValueError, with the place and the size, if a text, a list or an object in ``facts`` is too large."""
-    if isinstance(facts, str) and len(facts) > MAX_CHARACTERS:
-        raise ValueError(f"{where} has {len(facts):,} characters, at most {MAX_CHARACTERS:,} are taken")
-    if isinstance(facts, (dict, list, tuple)):
-        if len(facts) > MAX_ENTRIES:
-            raise ValueError(f"{where} has {len(facts):,} entries, at most {MAX_ENTRIES:,} are taken")
-        for name, value in facts.items() if isinstance(facts, dict) else enumerate(facts):
-            if isinstance(name, str) and len(name) > MAX_CHARACTERS:
-                raise ValueError(
-                    f"{where} has a name of {len(name):,} characters, at most {MAX_CHARACTERS:,} are taken"
-                )
-            if name not in FREE:
-                require_moderate(value, brief(name) if isinstance(name, str) else where)
+def require_moderate(facts: Any, name: str = "") -> None:
+    """Raise ValueError, with the place and the size, if a text, a list or an object in ``facts`` is too large. name:
+    under which the facts stand; "" for all of them."""
+    if isinstance(facts, str):
+        _require(len(facts), MAX_CHARACTERS, "characters", name)
+    elif isinstance(facts, dict):
+        _require(len(facts), MAX_ENTRIES, "entries", name)
+        for inner, value in ((str(inner), value) for inner, value in facts.items()):
+            _require(len(inner), MAX_CHARACTERS, "characters", inner)
+            if inner not in FREE:
+                require_moderate(value, inner)
+    elif isinstance(facts, (list, tuple)):
+        _require(len(facts), MAX_ENTRIES, "entries", name)
+        for value in facts:
+            require_moderate(value, name)
+
+
+def _require(size: int, most: int, what: str, name: str) -> None:
+    if size > most:
+        raise ValueError(f"{brief(name) if name else 'it'} has {size:,} {what}, at most {most:,} are taken")

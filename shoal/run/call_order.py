@@ -11,13 +11,12 @@ from typing import Any, ParamSpec, TypeVar
 from shoal.errors import UsageError
 from shoal.settings.kinds import AN_ENVIRONMENT
 from shoal.settings.other_names import NAMES_A_SYSTEM, NAMES_AN_ENVIRONMENT
-from shoal.systems import is_known, require
+from shoal.systems import exists, is_known
 
 P = ParamSpec("P")
 R = TypeVar("R")
-A_POLICY = re.compile(
-    r"(Mlp|Cnn|MultiInput)\w*Policy"
-)  # Stable-Baselines3's second argument; networks are settings here
+# Stable-Baselines3's second argument; networks are settings here
+A_POLICY = re.compile(r"(Mlp|Cnn|MultiInput)\w*Policy")
 
 
 def explains_order(function: Callable[P, R]) -> Callable[P, R]:
@@ -35,7 +34,7 @@ def explains_order(function: Callable[P, R]) -> Callable[P, R]:
             told = "shoal.train takes a system, an environment and keywords"
             raise UsageError(f"{told}, as in {call}") from None
         system, env = given.get("system"), given.get("env")
-        swapped = isinstance(system, str) and (_is_system(env) or _is_environment(system)) and _is_none(system)
+        swapped = isinstance(system, str) and (_is_system(env) or _is_environment(system)) and not exists(system)
         if swapped and (call := rewritten(args, kwargs)) is not None:
             raise UsageError(f"shoal.train expects the system first, found {system!r}: {call}")
         return function(*args, **kwargs)
@@ -68,12 +67,3 @@ def _is_system(value: Any) -> bool:
 def _is_environment(value: str) -> bool:
     """Return True for what looks like an environment, or stands where Stable-Baselines3 has a policy."""
     return AN_ENVIRONMENT.fullmatch(value) is not None or A_POLICY.fullmatch(value) is not None
-
-
-def _is_none(system: str) -> bool:
-    """Return True unless there is a system of this name."""
-    try:
-        require(system)
-    except UsageError:
-        return True
-    return False

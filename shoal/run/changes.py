@@ -132,7 +132,7 @@ def told(changes: Sequence[Mapping[str, Any]]) -> list[str]:
     lines = [f"{counted(left_out, 'earlier change')}, which config.json lists"] if left_out > 0 else []
     for change in changes[-SHOWN_CHANGES:]:
         pairs = [f"{excerpt(name)} {_text(was)} -> {_text(now)}" for name, (was, now) in change["settings"].items()]
-        more = [f"{len(pairs) - SHOWN_CHANGES:,} more settings"] if len(pairs) > SHOWN_CHANGES else []
+        more = [counted(len(pairs) - SHOWN_CHANGES, "more setting")] if len(pairs) > SHOWN_CHANGES else []
         lines.append(", ".join(pairs[:SHOWN_CHANGES] + more) + f" at {counted(change['steps'], 'step')}")
     return lines
 

@@ -111,6 +111,15 @@ def _meant(name: str) -> str:
     return max(held, key=len, default="") or nearest(name, known) or ""
 
 
+def exists(name: str) -> bool:
+    """Return whether there is a system, a module or a file of this name; see ``require``."""
+    try:
+        require(name)
+    except UsageError:
+        return False
+    return True
+
+
 def name_of(config: SystemConfig) -> str:
     """Return the name of the system that ``config`` is a configuration of: one of ``SYSTEMS``, a module or a ``.py``
     file. UsageError where several have its class, or none."""

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from test_large_tables import original  # noqa: F401  # a fixture
 
-import shoal
 from shoal.api import UsageError
 from shoal.cli.main import main
 from shoal.records.damage import read_json
@@ -58,19 +58,13 @@ CHANGES: dict[str, Callable[[dict[str, Any]], None]] = {
 }
 
 
-@pytest.fixture(scope="module")
-def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("original") / "run"
-    shoal.train(
-        "impala", run_dir=path, steps=60, env="CartPole-v1", runtime="serial", preset="none", actors=1, envs=2,
-        hidden=(4,), unroll=5, seed=1,
-    )  # fmt: skip
-    return path
-
-
 @pytest.mark.parametrize("what", CHANGES)
 def test_it_is_not_printed_whole(
-    what: str, original: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    what: str,
+    original: Path,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     facts = json.loads((original / "config.json").read_text())
@@ -89,7 +83,11 @@ def test_it_is_not_printed_whole(
         shutil.rmtree(run)
 
 
-def test_a_report_shows_the_latest_changes(original: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_report_shows_the_latest_changes(
+    original: Path,  # noqa: F811
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     run = shutil.copytree(original, tmp_path / "run")
     facts = json.loads((run / "config.json").read_text())
     settings = {f"s{n}": [0, 1] for n in range(30)}

@@ -20,7 +20,8 @@ from shoal.shm import layout, ports
 from shoal.shm.layout import STOP
 from shoal.shm.ports import ReplayReader
 from shoal.shm.queue_reader import EachReader, QueueReader
-from shoal.shm.ring import Producer
+from shoal.shm.ring import Consumer, Producer
+from shoal.shm.session import Session
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -205,12 +206,18 @@ def test_a_replay_keeps_its_ratio() -> None:
         assert [n for w, _, n in table.seen if w == writer] == list(range(sum(w == writer for w, _, _ in table.seen)))
 
 
-def test_a_replay_waits_for_its_writers_and_takes_priorities() -> None:
+def with_one_item_sent(min_size: int) -> tuple[Session, Producer, Consumer, Table, ReplayReader]:
+    """A replay whose writer has sent one item, with its ends."""
     session, plan = queue()
     (producer,), consumer = ends(session, plan)
     table = Table()
-    reader = ReplayReader(consumer, table, RateLimiter(Ratio(min_size=2)), 1, Recorder())
+    reader = ReplayReader(consumer, table, RateLimiter(Ratio(min_size=min_size)), 1, Recorder())
     producer.put(item(0, 0, 0))
+    return session, producer, consumer, table, reader
+
+
+def test_a_replay_waits_for_its_writers_and_takes_priorities() -> None:
+    session, producer, consumer, table, reader = with_one_item_sent(min_size=2)
     assert not reader.insert_pending()
     session.arena.words[STOP // 8] = 1
     with pytest.raises(api.Stopped):
@@ -284,11 +291,7 @@ def test_joining_needs_an_axis() -> None:
 
 
 def test_asking_a_replay_whether_it_is_ready_inserts_nothing() -> None:
-    session, plan = queue()
-    (producer,), consumer = ends(session, plan)
-    table = Table()
-    reader = ReplayReader(consumer, table, RateLimiter(Ratio(min_size=1)), 1, Recorder())
-    producer.put(item(0, 0, 0))
+    _, _, consumer, table, reader = with_one_item_sent(min_size=1)
     assert not reader.ready() and not reader.ready()
     assert (table.inserted, consumer.pending()) == (0, 1)
     assert reader.insert_pending() and reader.ready()
