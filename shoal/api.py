@@ -235,9 +235,7 @@ class Writer(Protocol):
     """Write end of a queue or replay. ``version``: of the parameters an item was made with (``Batch.versions``)."""
 
     def ready(self) -> bool: ...
-    def put(self, items: Arrays, version: int = 0) -> None:
-        """Copy one item into the channel; blocks while it is full."""
-
+    def put(self, items: Arrays, version: int = 0) -> None: ...  # copies one item; blocks while the channel is full
     def slot(self, version: int = 0) -> Slot:
         """Write one item in place (zero-copy); blocks while the channel is full."""
 
@@ -246,6 +244,7 @@ class Reader(Protocol):
     """Read end of a queue or replay. ``reprioritise`` sets priorities of a replay's items by their keys."""
 
     def ready(self) -> bool: ...
+    def poll(self) -> bool: ...  # ready(), after taking in what writers have sent, as a get does before it blocks
     def get(self) -> Batch: ...  # may lie in a channel's memory: valid until the next get
     def reprioritise(self, keys: torch.Tensor, priorities: torch.Tensor) -> None: ...
 

@@ -77,11 +77,11 @@ class Player:
         getattr(self.role, "start", lambda: None)()
         self.start = self.recorder.end()
 
-    def insert_pending(self) -> None:
+    def poll(self) -> None:
         """Insert the items that writers have sent into the replays that this replica reads."""
         for end in self.ends.values():
             if isinstance(end, ports.ReplayReader):
-                end.insert_pending()
+                end.poll()
 
     def ready(self) -> bool:
         due: Callable[[], bool] = getattr(self.role, "due", lambda: True)
@@ -137,7 +137,7 @@ def _sweep(players: list[Player], release: bool = False) -> bool:
     for player in players if release else ():
         player.release()
     for player in players:
-        player.insert_pending()
+        player.poll()
         if player.ready():
             player.step()
             fired = True

@@ -79,15 +79,9 @@ class LearnerRole:
     def _meanwhile(self) -> None:
         """While the device computes: publish the parameters of the previous update, and fetch the next batch."""
         self._flush()
-        if self._ahead is None and self._batch_waits():
+        if self._ahead is None and self.batches.poll():
             self._ahead = transfer.upload(self._get(), self._device)
             self.ctx.metrics.enter("learn")
-
-    def _batch_waits(self) -> bool:
-        """Return True if the next batch can be fetched without blocking. A replay in shared memory first inserts the
-        items that were sent to it, because a batch may depend on them."""
-        insert: Callable[[], bool] | None = getattr(self.batches, "insert_pending", None)
-        return self.batches.ready() if insert is None else insert()
 
     def _get(self) -> Batch:
         """Return the next batch. If it has the versions of its steps, record them as metrics and remove them."""

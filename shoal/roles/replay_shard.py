@@ -156,6 +156,8 @@ class Gathered:
     def ready(self) -> bool:
         return self._samples.ready() and self._learned.ready()
 
+    poll = ready
+
     def get(self) -> Batch:
         """The next batch, the items of shard 0 first; valid until the next."""
         while True:

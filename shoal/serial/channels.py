@@ -141,6 +141,8 @@ class QueueReader:
             return all(self.queue.queues)
         return sum(map(len, self.queue.queues)) >= self.port.count
 
+    poll = ready
+
     def get(self) -> Batch:
         if not self.ready():
             raise Deadlock(f"get from the empty channel '{self.queue.channel.name}': a role may get once per step")
@@ -199,6 +201,8 @@ class ReplayReader:
     def ready(self) -> bool:
         table = self.table
         return self.limiter.can_sample(table.size, table.inserted, table.sampled, self.port.count)
+
+    poll = ready
 
     def get(self) -> Batch:
         with self.metrics.phase("sample"):

@@ -58,9 +58,9 @@ class ReplayReader:
         table = self._table
         return self._limiter.can_sample(table.size, table.inserted, table.sampled, self._count)
 
-    def insert_pending(self) -> bool:
+    def poll(self) -> bool:
         """Move items from the rings into the table, one of each ring at a time, until none is left or the ratio holds
-        the writers back. Returns ``ready()``."""
+        the writers back, and return ``ready()``."""
         consumer, table, limiter = self._consumer, self._table, self._limiter
         for _ in range(consumer.layout.channel.capacity):
             rings = consumer.ready(self._next)
@@ -78,8 +78,8 @@ class ReplayReader:
 
     def get(self) -> api.Batch:
         """Insert pending items, then sample a batch. Blocks while the table may not be sampled."""
-        if not self.insert_pending():
-            self._consumer.wait(self.insert_pending)
+        if not self.poll():
+            self._consumer.wait(self.poll)
         self._consumer.session.fresh = False
         table = self._table
         with self.metrics.phase("sample"):

@@ -35,6 +35,8 @@ class QueueReader:
     def ready(self) -> bool:
         return self._consumer.pending() - len(self._held) >= self._count
 
+    poll = ready
+
     def get(self) -> api.Batch:
         consumer = self._consumer
         self.release()
@@ -122,6 +124,8 @@ class EachReader:
 
     def ready(self) -> bool:
         return self._consumer.fewest() > self._held
+
+    poll = ready
 
     def get(self) -> api.Batch:
         consumer, rings = self._consumer, range(len(self._consumer.writers))

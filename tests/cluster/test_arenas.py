@@ -270,7 +270,7 @@ def test_a_replay_keeps_its_ratio_end_to_end(arenas: Any, per_insert: float) -> 
                 made[i] += 1
             else:
                 held_back += 1
-        if reader.insert_pending():
+        if reader.poll():
             batch = reader.get()
             sampled, size = sampled + 4, batch.size
             assert (batch.items["next/obs"] - batch.items["obs"] == 1).all(), "streams stay whole"

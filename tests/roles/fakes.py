@@ -193,6 +193,8 @@ class Reader:
     def ready(self) -> bool:
         return bool(self.batches)
 
+    poll = ready
+
     def get(self) -> Batch:
         return self.batches.pop(0)
 

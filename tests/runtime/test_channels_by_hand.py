@@ -244,9 +244,9 @@ def test_an_insertion_waits_if_all_that_it_may_bring_would_be_ahead_of_sampling(
     role = RoleSpec("reader", Table, {"inp": channel.reader(3)})  # type: ignore[arg-type]
     reader = ports.build(session, plan, role, 0, 0, seed=0)["inp"]
     put(session, plan, 0, 0, 0)
-    assert reader.insert_pending() and spec.tables[0].inserted == 5
+    assert reader.poll() and spec.tables[0].inserted == 5
     reader.get()
-    assert reader.insert_pending() and spec.tables[0].inserted == 10
+    assert reader.poll() and spec.tables[0].inserted == 10
 
 
 def test_the_writers_of_a_second_role_follow_those_of_the_first() -> None:
@@ -272,5 +272,5 @@ def test_the_writer_that_was_held_back_is_the_next() -> None:
     )
     reader = ReplayReader(ends(session, plan)[1], table, limiter, 1, Recorder())  # type: ignore[arg-type]
     for allowed[0] in (1, 2, 4, 5):
-        assert not reader.insert_pending()
+        assert not reader.poll()
     assert table.came == [(0, 0), (1, 0), (2, 0), (0, 1), (1, 1)]

@@ -334,7 +334,7 @@ def replay(
 
 def arrived(reader: Any) -> bool:
     """Insert the items that were sent into the table, and return whether it can be sampled."""
-    found: bool = getattr(reader, "insert_pending", reader.ready)()
+    found: bool = reader.poll()
     assert found == reader.ready()
     return found
 

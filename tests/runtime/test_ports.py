@@ -218,7 +218,7 @@ def with_one_item_sent(min_size: int) -> tuple[Session, Producer, Consumer, Tabl
 
 def test_a_replay_waits_for_its_writers_and_takes_priorities() -> None:
     session, producer, consumer, table, reader = with_one_item_sent(min_size=2)
-    assert not reader.insert_pending()
+    assert not reader.poll()
     session.arena.words[STOP // 8] = 1
     with pytest.raises(api.Stopped):
         reader.get()
@@ -294,5 +294,5 @@ def test_asking_a_replay_whether_it_is_ready_inserts_nothing() -> None:
     _, _, consumer, table, reader = with_one_item_sent(min_size=1)
     assert not reader.ready() and not reader.ready()
     assert (table.inserted, consumer.pending()) == (0, 1)
-    assert reader.insert_pending() and reader.ready()
+    assert reader.poll() and reader.ready()
     assert (table.inserted, consumer.pending()) == (1, 0)

@@ -83,6 +83,8 @@ class Batches:
     def ready(self) -> bool:
         return self.is_ready
 
+    poll = ready
+
     def get(self) -> Batch:
         self.gets += 1
         self.did.append(f"get {self.gets}")
