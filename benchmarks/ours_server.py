@@ -78,6 +78,8 @@ class Nothing:
     def ready(self) -> bool:
         return True
 
+    poll = ready
+
     def get(self) -> api.Batch:
         return api.Batch({})
 

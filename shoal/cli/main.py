@@ -140,7 +140,7 @@ def train(args: list[str]) -> int:
         return train_population(args[1:])
     from shoal.cli import seeds
     from shoal.cli.resume import report
-    from shoal.run import Run, RunOptions, beside, start
+    from shoal.run import Run, RunOptions, monitors, start
     from shoal.run.flags import resolve_flags
     from shoal.run.options import FLAGS
     from shoal.run.runtimes import check_runtime
@@ -148,15 +148,15 @@ def train(args: list[str]) -> int:
     from shoal.run.trust import note
 
     name, system, groups = _system(args, "train")
-    opts, resolved = resolve_flags(name, system, groups, {**FLAGS, **beside.FLAGS, "seeds": list, "json": bool})
+    opts, resolved = resolve_flags(name, system, groups, {**FLAGS, **monitors.FLAGS, "seeds": list, "json": bool})
     check_runtime(opts.get("runtime", RunOptions.runtime))
     several, as_text = seeds.read(opts), not opts.pop("json", False)
-    company = beside.read(opts)
+    chosen = monitors.read(opts)
     options = RunOptions.from_flags(opts if as_text else {"quiet": True, **opts})
     note(name, as_json(resolved), options.named())
 
     def run(options: RunOptions) -> Run:
-        return start(name, system, resolved, options, trust=bool(opts.get("trust")), beside=company)
+        return start(name, system, resolved, options, trust=bool(opts.get("trust")), monitors=chosen)
 
     def done(run: Run) -> int:
         return report(run, not options.shows, not as_text)

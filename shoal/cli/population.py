@@ -10,7 +10,7 @@ from typing import Any, get_args
 
 from shoal.api import UsageError
 from shoal.paths import fixed, shown
-from shoal.run import beside
+from shoal.run import monitors
 from shoal.runtime.interrupts import EXIT_CODES
 from shoal.settings.flags import choice, split
 from shoal.settings.ranges import Count, EpisodesOrNone, Natural, NonNegative, Parts, Replicas, UpToHalf
@@ -20,7 +20,7 @@ FLAGS: Values = {
     "of": str, "population": Parts, "mutate": str, "interval": Count, "exploit": str, "explore": str,
     "slots": Replicas, "share": UpToHalf, "gap": NonNegative, "warm-up": Natural, "seed": Natural, "run-dir": str,
     "runtime": str, "quiet": bool, "eval-episodes": EpisodesOrNone, "eval-max-steps": Natural,
-    **beside.FLAGS,
+    **monitors.FLAGS,
 }  # fmt: skip
 RULES = ("interval", "exploit", "explore", "share", "gap", "warm-up")  # flags of ``run.population.controller.Rules``
 
@@ -43,7 +43,7 @@ def train(args: list[str]) -> int:
         raise UsageError(f"shoal train pbt needs the system of its members, for example: {example}")
     name = names[0][0]
     opts, resolved = resolve_flags(name, systems.load(name), groups, FLAGS)
-    company, runtime = beside.read(opts), opts.get("runtime", "serial")
+    chosen, runtime = monitors.read(opts), opts.get("runtime", "serial")
     choice("--runtime", runtime, ("serial", "local"))
     for flag, kind in (("exploit", Exploit), ("explore", Explore)):
         if flag in opts:
@@ -72,7 +72,7 @@ def train(args: list[str]) -> int:
     quiet = bool(opts.get("quiet"))
     named = contextlib.nullcontext(fixed(opts["run-dir"])) if "run-dir" in opts else None
     with named or new_directory(f"pbt-{Path(name).stem}", resolved.cfg.env, seed) as path:
-        return tell(PopulationRun.begin(path, setup, None if quiet else show).go(company), quiet)
+        return tell(PopulationRun.begin(path, setup, None if quiet else show).go(chosen), quiet)
 
 
 def space_of(
@@ -101,14 +101,14 @@ def space_of(
     return out
 
 
-def resume(path: Path, limits: Values, quiet: bool, trust: bool, company: beside.Beside) -> int:
+def resume(path: Path, limits: Values, quiet: bool, trust: bool, chosen: monitors.MonitorOptions) -> int:
     """shoal resume, of a population; of the ``limits``, it has steps only."""
     from shoal.run.population.training import PopulationRun
 
     if others := [name for name, value in limits.items() if value is not None and name != "steps"]:
         raise UsageError(f"a population ends after its steps; it takes no --{others[0].replace('_', '-')}")
     steps = limits["steps"]
-    return tell(PopulationRun.reopen(path, steps, None if quiet else show, trust).go(company), quiet)
+    return tell(PopulationRun.reopen(path, steps, None if quiet else show, trust).go(chosen), quiet)
 
 
 def show(line: str) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def command(args: list[str]) -> int:
     """shoal resume RUN"""
     from shoal.api import UsageError
-    from shoal.run import beside
+    from shoal.run import monitors
     from shoal.run.changes import refuse_options
     from shoal.run.options import FLAGS, LIMITS, RESUMABLE_FLAGS, given_by
     from shoal.run.population.training import is_population
@@ -29,26 +29,26 @@ def command(args: list[str]) -> int:
     if not args or args[0].startswith("--"):
         raise UsageError("shoal resume needs a run directory first, for example: shoal resume runs/NAME")
     kinds = {name.replace("_", "-"): hint for name, hint in LIMITS.items()}
-    kinds |= {"quiet": bool, "trust": bool, "json": bool, **beside.FLAGS}
+    kinds |= {"quiet": bool, "trust": bool, "json": bool, **monitors.FLAGS}
     groups, path = split(args[1:]), Path(args[0])
     whole = is_population(path)
     kinds |= {} if whole else {"runtime": str, "address": str, **{flag: FLAGS[flag] for flag in RESUMABLE_FLAGS}}
     mine, rest = (groups, []) if whole else divide(groups, kinds)
     opts = options(mine, kinds, "resume")
-    company = beside.read(opts)
+    chosen = monitors.read(opts)
     as_json, trust = bool(opts.get("json")), bool(opts.get("trust"))
     quiet = as_json or bool(opts.get("quiet"))
     wanted = {name: opts.get(name.replace("_", "-")) for name in LIMITS}
     if whole:
         from shoal.cli.population import resume as go_on_with
 
-        return go_on_with(path, wanted, quiet, trust, company)
+        return go_on_with(path, wanted, quiet, trust, chosen)
     refuse_options([flag.removeprefix("--") for flag, _ in rest], flags=True)
     settings = parse_settings(path, rest, kinds, trust) if rest else {}
     where = {name: opts[name] for name in ("runtime", "address") if name in opts}
     anew = given_by({flag: opts[flag] for flag in RESUMABLE_FLAGS if flag in opts})
     given = Changes(wanted, settings, anew, **where, quiet=quiet, trust=trust, flags=True)
-    run = go_on(path, given, beside=company)
+    run = go_on(path, given, monitors=chosen)
     return report(run, quiet, as_json)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from shoal.api import UsageError
-from shoal.run import beside
+from shoal.run import monitors
 from shoal.run.flags import resolve_flags
 from shoal.run.options import FLAGS as OF_RUNS, RunOptions
 from shoal.run.tuning import BEST, FIELDS, Study, searchable
@@ -16,7 +16,7 @@ from shoal.settings.ranges import Count, Parts
 from shoal.types import Values
 
 TUNE_FLAGS = {"trials": Count, "slots": Parts, "search": str, "study": str, "seconds": OF_RUNS["seconds"],
-       "runtime": str, "seed": OF_RUNS["seed"], "quiet": bool, **beside.FLAGS}  # fmt: skip
+       "runtime": str, "seed": OF_RUNS["seed"], "quiet": bool, **monitors.FLAGS}  # fmt: skip
 
 
 def command(args: list[str]) -> int:
@@ -29,7 +29,7 @@ def command(args: list[str]) -> int:
     name = ALIASES.get(args[0], args[0])
     module = systems.load(name)
     opts, resolved = resolve_flags(name, module, split(args[1:]), TUNE_FLAGS)
-    company = beside.read(opts)
+    chosen = monitors.read(opts)
     fields = opts.get("search") or ",".join(searchable(resolved.cfg))
     if not fields:
         none = f"{name} has none of {', '.join(FIELDS)} to search"
@@ -39,7 +39,7 @@ def command(args: list[str]) -> int:
     how: Values = {key: opts[key] for key in ("seconds", "runtime", "seed") if key in opts}
     study = Study(path, name, module, resolved, space, RunOptions.from_flags(how, checkpoint_every=0.0))
     tell = (lambda sentence: None) if opts.get("quiet") else show
-    ended = study.search(opts.get("trials", 40), opts.get("slots", 1), tell, company)
+    ended = study.search(opts.get("trials", 40), opts.get("slots", 1), tell, chosen)
     if not opts.get("quiet") and (path / BEST).is_file():
         best = study.open().best_trial
         print(f"best: trial {best.number}, {best.value:.4g}; shoal train {name} --config {path / BEST}")

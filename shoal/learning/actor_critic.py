@@ -16,8 +16,8 @@ from shoal.fast.small_batch import MAX_ROWS
 from shoal.learning.agent import NetworkAgent
 from shoal.learning.optimiser import OptimiserConfig
 from shoal.nets.actor_critic import ActorCritic
+from shoal.nets.batched_agent import BatchedAgent, Draws
 from shoal.nets.recurrent import Kind
-from shoal.nets.rowwise import Draws, Rowwise
 from shoal.nets.torsos import Activation
 from shoal.settings.ranges import Count, Fraction, Layers, NonNegative, OnlyWith
 from shoal.settings.schedule import Scheduled, linear
@@ -27,7 +27,7 @@ from shoal.settings.schedule import Scheduled, linear
 class ActorCriticConfig(OptimiserConfig):
     """Settings of an actor-critic: its network and the weights of its losses."""
 
-    at_start: ClassVar[tuple[str, ...]] = ("activation",)
+    fixed_at_start: ClassVar[tuple[str, ...]] = ("activation",)
     only_with: ClassVar[OnlyWith] = {
         "core_size": ("core", "lstm", "gru"), "core_layers": ("core", "lstm", "gru"), "activation": ("hidden",),
     }  # fmt: skip
@@ -51,7 +51,7 @@ class ActorCriticConfig(OptimiserConfig):
     """Normalise vector observations by running statistics."""
 
 
-class ActorCriticAgent(NetworkAgent[Any, torch.Generator], Rowwise):
+class ActorCriticAgent(NetworkAgent[Any, torch.Generator], BatchedAgent):
     """Agent that samples actions from the policy. Beside each action it stores those of ``policy`` (parameters of the
     behaviour policy, [E, P]), ``log_prob`` and ``value`` [E] that ``extras`` names."""
 

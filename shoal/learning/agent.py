@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from shoal.api import Tensors
-from shoal.nets.live import LiveTensors
+from shoal.nets.named_tensors import NamedTensors
 from shoal.nets.precision import inferring
 from shoal.types import State
 
@@ -27,7 +27,7 @@ class NetworkAgent(Generic[Network, Random]):
     def _hold(self, nets: Network) -> None:
         """Set the network to act with."""
         self.nets: Network = nets
-        self._live = LiveTensors(nets)
+        self._live = NamedTensors(nets)
 
     def initial_state(self, envs: int) -> Tensors:
         """Return the recurrent state before the first step of ``envs`` environments; here there is none."""

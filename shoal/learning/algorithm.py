@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Protocol
 from torch import Tensor, nn
 
 from shoal.api import Batch, Tensors, Update
-from shoal.nets.live import LiveTensors
+from shoal.nets.named_tensors import NamedTensors
 from shoal.settings.schedule import Linear, schedules
 
 
@@ -63,7 +63,7 @@ class Algorithm:
     def __init__(self, nets: nn.Module) -> None:
         self.nets: Any = nets
         self.scalars: list[float] = []
-        self._live = LiveTensors(nets)
+        self._live = NamedTensors(nets)
         self._schedules: dict[str, Linear] | None = None  # of ``cfg``
 
     def at(self, fraction: float) -> dict[str, float]:

@@ -17,7 +17,7 @@ from shoal.settings.schedule import Scheduled
 class OptimiserConfig:
     """Settings of a learner's optimiser and gradient clipping."""
 
-    at_start: ClassVar[tuple[str, ...]] = ("optimiser", "rmsprop_centred")
+    fixed_at_start: ClassVar[tuple[str, ...]] = ("optimiser", "rmsprop_centred")
     only_with: ClassVar[OnlyWith] = {
         "optimiser_eps": ("optimiser", "adam", "rmsprop", "adagrad"), "rmsprop_decay": ("optimiser", "rmsprop"),
         "rmsprop_centred": ("optimiser", "rmsprop"), "momentum": ("optimiser", "sgd"),

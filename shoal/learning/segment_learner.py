@@ -11,7 +11,7 @@ from shoal.api import Batch, Field, Spec, State, Stateful, Tensors, Update
 from shoal.learning.algorithm import Algorithm
 from shoal.learning.differentiate import differentiate
 from shoal.learning.gradient_step import require_no_buffers, skipped
-from shoal.nets.live import LiveTensors
+from shoal.nets.named_tensors import NamedTensors
 from shoal.nets.normaliser import running_of
 from shoal.ops import clip, global_norm
 from shoal.settings.schedule import Linear, at
@@ -26,7 +26,7 @@ class SegmentLearner:
     def __init__(self, algorithm: Algorithm, max_norm: float | None) -> None:
         self.algorithm, self.max_norm = algorithm, max_norm
         self.names = dict(algorithm.nets.named_parameters())
-        self._live = LiveTensors(algorithm.nets)
+        self._live = NamedTensors(algorithm.nets)
         # what moves the running statistics, of a network that has some
         self._seen: Callable[[Tensors], Tensors] = getattr(algorithm.nets, "seen", lambda items: {})
         self.skipped = 0  # in a row

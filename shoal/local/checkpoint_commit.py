@@ -15,9 +15,9 @@ from shoal.local.checkpoint_save import FINAL_CHECKPOINT, saves as saves
 from shoal.metering.aggregator import Aggregator
 from shoal.program import Program
 from shoal.records import checkpoint, checkpoint_state as state_files
-from shoal.records.checkpoint import RUN, Checkpoint, Saving
+from shoal.records.checkpoint import RUN, Checkpoint, SaveOptions
 from shoal.records.checkpoint_shape import SERVER
-from shoal.records.checkpoint_state import Written
+from shoal.records.checkpoint_state import FileDigest
 from shoal.records.presence import DirectoryGone
 from shoal.shm import board, shared_params
 from shoal.shm.arena import Arena
@@ -37,7 +37,7 @@ class _Pending:
     folder: Path | None = None  # None: it could not be made
     fixed: dict[str, list[int]] = field(default_factory=dict)  # replica -> what it had counted
     saved: set[str] = field(default_factory=set)
-    files: dict[str, Written] = field(default_factory=dict)
+    files: dict[str, FileDigest] = field(default_factory=dict)
     facts: Values = field(default_factory=dict)
     state: api.State = field(default_factory=dict)
     groups: api.State = field(default_factory=dict)  # part -> state of a channel that belongs to no replica
@@ -50,7 +50,7 @@ class Checkpointer:
 
     def __init__(
         self,
-        saving: Saving,
+        saving: SaveOptions,
         program: Program,
         plan: Plan,
         arena: Arena,
@@ -99,7 +99,7 @@ class Checkpointer:
             return
         pending.saved.add(replica)
         pending.error = pending.error or answer.get("error", "")
-        pending.files |= {name: Written(**w) for name, w in answer.get("files", {}).items()}
+        pending.files |= {name: FileDigest(**w) for name, w in answer.get("files", {}).items()}
         if pending.number != FINAL_CHECKPOINT and pending.saved == self._savers:
             self._finish(pending)
 

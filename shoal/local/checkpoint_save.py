@@ -16,8 +16,8 @@ from shoal.local import signals
 from shoal.local.telemetry import Outbox
 from shoal.program import RoleSpec
 from shoal.records import checkpoint, checkpoint_state as state_files
-from shoal.records.checkpoint import Checkpoint, Saving
-from shoal.records.checkpoint_state import Packed
+from shoal.records.checkpoint import Checkpoint, SaveOptions
+from shoal.records.checkpoint_state import PackedState
 from shoal.runtime.reduction import Saved, saved_states
 from shoal.shm.layout import CHECKPOINT
 from shoal.shm.ports import ReplayReader
@@ -54,7 +54,7 @@ class Saver:
 
     def __init__(
         self,
-        saving: Saving,
+        saving: SaveOptions,
         role: Role,
         name: str,
         ends: Values,
@@ -90,7 +90,7 @@ class Saver:
         self._session.at_rest = None
         self._outbox.send(("saved", (FINAL_CHECKPOINT, answer)))
 
-    def _pack(self) -> dict[str, Packed]:
+    def _pack(self) -> dict[str, PackedState]:
         """Every part that is this replica's to save."""
         state: State = {"role": self._role.state_dict()} if isinstance(self._role, Stateful) else {}
         if self._reducers:
@@ -128,7 +128,7 @@ class Saver:
             os.write(theirs, json.dumps(self._write(number, parts)).encode())
         os._exit(0)
 
-    def _write(self, number: int, parts: dict[str, Packed] | None = None) -> Values:
+    def _write(self, number: int, parts: dict[str, PackedState] | None = None) -> Values:
         try:
             files = checkpoint.add(checkpoint.begin(self._saving, number), parts or self._pack())
         except Exception as error:  # noqa: BLE001 - told to the supervisor: training goes on

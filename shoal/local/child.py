@@ -34,7 +34,7 @@ from shoal.local.workers import Team
 from shoal.metering.recorder import OTHER, Recorder, recorder as recorder_of
 from shoal.program import RoleSpec
 from shoal.records import dumps
-from shoal.records.checkpoint import Checkpoint, Saving, Unloadable, part
+from shoal.records.checkpoint import Checkpoint, SaveOptions, Unloadable, part
 from shoal.records.logs import RoleLog
 from shoal.runtime import seeds
 from shoal.runtime.launch import CannotGoOn
@@ -61,7 +61,7 @@ class Job:
     run_dir: Path | None
     environ: dict[str, str]
     spans: int = 0  # to record, for a profile
-    saving: Saving | None = None  # for replicas that save
+    saving: SaveOptions | None = None  # for replicas that save
     resume: Checkpoint | None = None
     again: bool = False  # ``resume`` is for this replica alone: it failed in the middle of the run
     joins: Mapping[str, ports.Join] = field(default_factory=dict)  # reduce channels whose members share no arena

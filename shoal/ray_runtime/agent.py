@@ -35,7 +35,7 @@ from shoal.ray_runtime.incoming import Incoming
 from shoal.ray_runtime.outgoing import Outgoing, Peer
 from shoal.ray_runtime.routes import Route
 from shoal.ray_runtime.versions import versions
-from shoal.records.checkpoint import Checkpoint, Saving
+from shoal.records.checkpoint import Checkpoint, SaveOptions
 from shoal.runtime import memory
 from shoal.shm import bells, ports, ring, shared_params, store
 from shoal.shm.arena import Arena
@@ -63,7 +63,7 @@ class Orders:
     limits: tuple[int | None, ...]
     run_dir: Path | None
     spans: int
-    saving: Saving | None
+    saving: SaveOptions | None
     resume: Checkpoint | None
     hang_timeout: float
 

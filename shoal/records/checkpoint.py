@@ -25,7 +25,7 @@ from shoal.program import Channel, Program
 from shoal.records import checkpoint_state as state_files
 from shoal.records.atomic_write import write_atomic
 from shoal.records.checkpoint_shape import differences as differences, shape_of as shape_of
-from shoal.records.checkpoint_state import Packed, Written
+from shoal.records.checkpoint_state import FileDigest, PackedState
 from shoal.records.formats import check_format
 from shoal.records.presence import Presence
 from shoal.types import Values
@@ -41,7 +41,7 @@ log = logging.getLogger("shoal.runtime")
 
 
 @dataclass(frozen=True)
-class Saving:
+class SaveOptions:
     """When and where a run is saved.
 
     folder: where checkpoints are written. every: seconds between two checkpoints; 0 writes one at the end only.
@@ -118,7 +118,7 @@ class Unloadable(ShoalError):
         super().__init__(f"the checkpoint '{checkpoint.path}' is damaged: {why}")
 
 
-def facts(saving: Saving, program: Program, run: Aggregator) -> Values:
+def facts(saving: SaveOptions, program: Program, run: Aggregator) -> Values:
     """Return the entries of the manifest, without the list of files."""
     return {
         "steps": run.steps,
@@ -136,7 +136,7 @@ def part(kind: str, name: str, index: int | None = None) -> str:
 
 
 # ---------------------------------------------------------------------------------------- writing
-def begin(saving: Saving, number: int) -> Path:
+def begin(saving: SaveOptions, number: int) -> Path:
     """Create the hidden folder for this launch's checkpoint ``number`` and return it. All replicas that save into this
     checkpoint get the same folder."""
     path = unfinished(saving, number)
@@ -146,26 +146,26 @@ def begin(saving: Saving, number: int) -> Path:
         return path
 
 
-def unfinished(saving: Saving, number: int) -> Path:
+def unfinished(saving: SaveOptions, number: int) -> Path:
     """Return the path of the folder that ``begin`` creates."""
     return saving.folder / f"{_TEMPORARY}{saving.launch}-{number}"
 
 
-def add(folder: Path, parts: Mapping[str, Packed]) -> dict[str, Written]:
+def add(folder: Path, parts: Mapping[str, PackedState]) -> dict[str, FileDigest]:
     """Write parts to disk and return their files. Raises OSError, before anything is written, if the disk lacks
     space."""
     with held(folder.parent, folder.name) as there:
         needed, free = sum(packed.nbytes for packed in parts.values()) + SPARE_DISK_BYTES, shutil.disk_usage(there).free
         if free < needed:
             raise OSError(f"it needs {needed / 1e6:,.0f} MB of disk, {free / 1e6:,.0f} MB are free")
-        out: dict[str, Written] = {}
+        out: dict[str, FileDigest] = {}
         for name, packed in parts.items():
             out |= state_files.write(packed, there, name)
         state_files.sync(there / name for name in out)
         return out
 
 
-def commit(temporary: Path, saving: Saving, files: Mapping[str, Written], facts: Mapping[str, Any]) -> Path:
+def commit(temporary: Path, saving: SaveOptions, files: Mapping[str, FileDigest], facts: Mapping[str, Any]) -> Path:
     """Turn the parts in ``temporary`` into a checkpoint, remove the oldest checkpoints, and return its folder. facts:
     the manifest's entries, with ``steps``."""
     manifest = {"format": RUN_FORMAT, **facts, "files": {name: asdict(w) for name, w in sorted(files.items())}}
@@ -278,7 +278,7 @@ def verified(path: Path, only: Collection[str] | None = None) -> Checkpoint:
             (manifest[name], (int,)) for name in ("steps", "updates", "row", "launch")
         ]
         counters.append((manifest["seconds"], (int, float)))
-        sizes = {name: Written(int(f["size"]), str(f["sha256"])) for name, f in files.items()}
+        sizes = {name: FileDigest(int(f["size"]), str(f["sha256"])) for name, f in files.items()}
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise Damaged(f"its manifest cannot be read ({type(error).__name__}: {excerpt(error)})") from None
     check_format(path, {"format": written}, RUN_FORMAT)

@@ -35,7 +35,7 @@ _NAMES = {code: name for name, code in _CODES.items()}
 
 
 @dataclass
-class Packed:
+class PackedState:
     """A state that is ready to be written. arrays: name -> (dtype, shape, its bytes, flat)."""
 
     tree: Any
@@ -47,7 +47,7 @@ class Packed:
 
 
 @dataclass(frozen=True)
-class Written:
+class FileDigest:
     """A file as listed in the manifest."""
 
     size: int
@@ -55,15 +55,15 @@ class Written:
 
 
 # ---------------------------------------------------------------------------------------- packing
-def pack(state: Any) -> Packed:
+def pack(state: Any) -> PackedState:
     """Return ``state`` with its arrays separated. CPU tensors and contiguous arrays are not copied. Raises ShoalError
     for values of other types."""
-    out = Packed(None)
+    out = PackedState(None)
     out.tree = _encode(state, "", out)
     return out
 
 
-def _encode(value: Any, path: str, out: Packed) -> Any:
+def _encode(value: Any, path: str, out: PackedState) -> Any:
     if value is None or isinstance(value, (bool, int, str)):
         return value
     if isinstance(value, float):
@@ -93,7 +93,7 @@ def _tensor_bytes(tensor: torch.Tensor) -> tuple[str, tuple[int, ...], np.ndarra
     return str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), flat.view(torch.uint8).numpy()
 
 
-def _encode_array(kind: str, path: str, dtype: str, shape: tuple[int, ...], data: np.ndarray, out: Packed) -> Any:
+def _encode_array(kind: str, path: str, dtype: str, shape: tuple[int, ...], data: np.ndarray, out: PackedState) -> Any:
     name = path.removeprefix("/") or "state"
     while name in out.arrays:
         name += "+"
@@ -140,7 +140,7 @@ def from_bytes(data: bytes) -> Any:
 
 
 # ------------------------------------------------------------------------------------------ files
-def write(packed: Packed, folder: Path, name: str) -> dict[str, Written]:
+def write(packed: PackedState, folder: Path, name: str) -> dict[str, FileDigest]:
     """Write ``name.json`` and ``name.safetensors`` into ``folder`` and return their sizes and hashes. Call ``sync`` to
     force them to disk."""
     out = {}
@@ -151,7 +151,7 @@ def write(packed: Packed, folder: Path, name: str) -> dict[str, Written]:
     return out
 
 
-def _safetensors(packed: Packed) -> Iterator[Any]:
+def _safetensors(packed: PackedState) -> Iterator[Any]:
     """Yield the bytes of the file: length of the header, header, arrays. Arrays with large items come first, so that
     all are aligned."""
     order = sorted(packed.arrays.items(), key=lambda item: -np.dtype(_bits(item[1][0])).itemsize)
@@ -171,7 +171,7 @@ def _bits(dtype: str) -> str:
     return "uint16" if dtype == "bfloat16" else dtype
 
 
-def _write_file(path: Path, chunks: Iterator[Any]) -> Written:
+def _write_file(path: Path, chunks: Iterator[Any]) -> FileDigest:
     digest, size = hashlib.sha256(), 0
     path.unlink(missing_ok=True)  # another user may have put a link there
     with open(path, "xb") as file:
@@ -179,7 +179,7 @@ def _write_file(path: Path, chunks: Iterator[Any]) -> Written:
             digest.update(chunk)
             file.write(chunk)
             size += len(chunk)
-    return Written(size, digest.hexdigest())
+    return FileDigest(size, digest.hexdigest())
 
 
 def sync(paths: Iterable[Path]) -> None:
@@ -195,13 +195,13 @@ def sync(paths: Iterable[Path]) -> None:
             os.fsync(descriptor)
 
 
-def hash_file(path: Path) -> Written:
+def hash_file(path: Path) -> FileDigest:
     """Return size and hash of an existing file. Raises as ``untrusted.open_bytes``."""
     digest = hashlib.sha256()
     with open_bytes(path) as file:
         while chunk := file.read(CHUNK):
             digest.update(chunk)
-        return Written(file.tell(), digest.hexdigest())
+        return FileDigest(file.tell(), digest.hexdigest())
 
 
 def read(folder: Path, name: str) -> Any:

@@ -34,8 +34,8 @@ class Questions(Protocol):
 
 
 @runtime_checkable
-class Rowwise(Protocol):
-    """An agent that may share a pass of a network: see ``nets.rowwise.Rowwise``."""
+class BatchedAgent(Protocol):
+    """An agent that may share a pass of a network: see ``nets.batched_agent.BatchedAgent``."""
 
     def draw(self, obs: Arrays, first: np.ndarray) -> tuple[np.ndarray, ...]: ...
     def respond(self, obs: Arrays, first: np.ndarray, state: Tensors, drawn: tuple[np.ndarray, ...]) -> Act: ...
@@ -87,8 +87,8 @@ class InferenceRole:
 
     agent: makes what acts for an actor, given the actor's context: it draws as the actor's own would, so that the same
     parameters choose the same actions, whoever else is answered with it. For a question that is alone this holds bit
-    for bit; the sums of a larger batch may be rounded otherwise. Agents that are not ``Rowwise`` are asked one by one,
-    on the CPU. What replaces a killed server draws other random numbers. spec: of the answers. device: where the
+    for bit; the sums of a larger batch may be rounded otherwise. Agents that are no ``BatchedAgent`` are asked one by
+    one, on the CPU. What replaces a killed server draws other random numbers. spec: of the answers. device: where the
     network lies, and precision what it computes in.
     """
 
@@ -131,7 +131,7 @@ class InferenceRole:
         ready = {place: question for place, question in self.held.items() if question.after < self.version}
         together: dict[object, list[Question]] = {}
         for place, question in ready.items():
-            one = isinstance(question.client.agent, Rowwise)
+            one = isinstance(question.client.agent, BatchedAgent)
             together.setdefault(("greedy", question.greedy) if one else place, []).append(question)
         for questions in together.values():
             self._answer(questions)
@@ -179,7 +179,7 @@ class InferenceRole:
         )  # fmt: skip
         agent = self.agent(whose)
         loaded = Loaded(agent)
-        if isinstance(agent, Rowwise):
+        if isinstance(agent, BatchedAgent):
             if self._shared is None:
                 self._shared = loaded
                 if self.device != "cpu":
@@ -213,7 +213,7 @@ def together(questions: Sequence[Question]) -> Act:
     """Return the actions for several requests, row after row, each with its own agent's random numbers."""
     (first, *others) = questions
     agent = first.client.agent
-    if not isinstance(agent, Rowwise):
+    if not isinstance(agent, BatchedAgent):
         return agent.act(first.obs, first.first, first.client.state, greedy=first.greedy)
     draws = [() if q.greedy else q.client.agent.draw(q.obs, q.first) for q in questions]  # type: ignore[attr-defined]
     if not others:

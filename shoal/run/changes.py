@@ -1,7 +1,7 @@
 """Changes of settings and options when a run is resumed: which are allowed, and how they are recorded.
 
 A setting may change unless that changes the shape of something that was saved (parameters, messages, replays, roles) or
-the meaning of the optimiser's state. ``at_start`` of a config class names fields of the latter kind.
+the meaning of the optimiser's state. ``fixed_at_start`` of a config class names fields of the latter kind.
 """
 
 from __future__ import annotations
@@ -140,16 +140,16 @@ def told(changes: Sequence[Mapping[str, Any]]) -> list[str]:
 def _at_start(system: Any, runtime: str) -> Iterator[tuple[str, str]]:
     """Yield the settings that must not change, each with the reason."""
     yield "env", "another environment is another run"
-    for name in at_start(system):
+    for name in fixed_at_start(system):
         yield name, "what was saved is of the one it had"
     if is_deterministic(runtime):
         for field in fields(EnvOptions):
             yield field.name, REPLAYS_ENVIRONMENTS
 
 
-def at_start(system: Any) -> list[str]:
+def fixed_at_start(system: Any) -> list[str]:
     """Return the settings that saved state depends on although no tensor shape shows it."""
-    return [name for cls in system.Config.__mro__ for name in vars(cls).get("at_start", ())]
+    return [name for cls in system.Config.__mro__ for name in vars(cls).get("fixed_at_start", ())]
 
 
 def shapes(program: Program, server: bool = False) -> Values:

@@ -19,7 +19,7 @@ from shoal.settings.config import Resolved, by_user
 from shoal.torchrun.place import place
 
 
-class Elsewhere:
+class FollowerDirectory:
     """Replaces the directory of a run in ranks that do not write it."""
 
     present = None
@@ -64,14 +64,14 @@ def new_directory(name: str, env: str, seed: int) -> Iterator[Path]:
         yield path
 
 
-def directory(path: Path) -> RunDirectory | Elsewhere:
+def directory(path: Path) -> RunDirectory | FollowerDirectory:
     """Return the directory object of a new run."""
-    return Elsewhere() if follows() else RunDirectory(path)
+    return FollowerDirectory() if follows() else RunDirectory(path)
 
 
-def reopened(path: Path, trust: bool) -> RunDirectory | Elsewhere:
+def reopened(path: Path, trust: bool) -> RunDirectory | FollowerDirectory:
     """Return the directory object of a resumed run. trust: write through links in it, too."""
-    return Elsewhere() if follows() else RunDirectory.reopen(path, trust)
+    return FollowerDirectory() if follows() else RunDirectory.reopen(path, trust)
 
 
 def newest(folder: Path) -> Checkpoint:

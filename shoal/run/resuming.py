@@ -18,9 +18,9 @@ from shoal.paths import fixed
 from shoal.records.checkpoint import FOLDER
 from shoal.records.damage import read_json, reading
 from shoal.run import changes, ranks
-from shoal.run.beside import ALONE, Beside
 from shoal.run.finished import check_unfinished
 from shoal.run.keywords import takes_options
+from shoal.run.monitors import NO_MONITORS, MonitorOptions
 from shoal.run.observers import Observer, observing
 from shoal.run.options import REQUIRED_KEYS, RESUMABLE, RunOptions, check_limits
 from shoal.run.run import Run, check_config, with_environment
@@ -89,15 +89,18 @@ def resume(
     options = {name: expect(ranged(RunOptions)[name], value, f"'{name}'") for name, value in options.items()}
     limits = {"steps": steps, "seconds": seconds, "until_return": until_return}
     given = Changes(limits, fields, options, runtime, address, quiet, trust, env)
-    return go_on(path, given, observing(observers), Beside(alert, alert_after, watch))
+    return go_on(path, given, observing(observers), MonitorOptions(alert, alert_after, watch))
 
 
 def go_on(
-    path: str | os.PathLike[str], given: Changes, observers: Sequence[Observer] = (), beside: Beside = ALONE
+    path: str | os.PathLike[str],
+    given: Changes,
+    observers: Sequence[Observer] = (),
+    monitors: MonitorOptions = NO_MONITORS,
 ) -> Run:
     """Continue a run as ``resume`` and ``shoal resume`` do."""
-    with beside.of(fixed(path)) as company:
-        return company.ended(_go_on(path, given, [*observers, *company.observers]))
+    with monitors.running(fixed(path)) as active:
+        return active.ended(_go_on(path, given, [*observers, *active.observers]))
 
 
 def _go_on(path: str | os.PathLike[str], given: Changes, observers: Sequence[Observer]) -> Run:

@@ -22,17 +22,17 @@ from shoal.paths import fixed, shown, staying
 from shoal.program import Program
 from shoal.program.picture import drawings
 from shoal.records import evaluation_files, loggers
-from shoal.records.checkpoint import FOLDER, Checkpoint, Saving, completed
+from shoal.records.checkpoint import FOLDER, Checkpoint, SaveOptions, completed
 from shoal.records.publication import Publication
 from shoal.records.run_dir import RunDirectory
 from shoal.records.summary import Summary
 from shoal.run import ranks
-from shoal.run.beside import ALONE, Beside
 from shoal.run.call_order import explains_order
 from shoal.run.evaluation import add_evaluator, final_evaluation, require_video
 from shoal.run.initial import begin_with, read as read_initial
 from shoal.run.keywords import takes_options
 from shoal.run.kinds import playing
+from shoal.run.monitors import NO_MONITORS, MonitorOptions
 from shoal.run.observed import observed
 from shoal.run.observers import Observer, Observers, observing
 from shoal.run.options import RunOptions
@@ -55,7 +55,7 @@ from shoal.topology.config import SystemConfig, anchored, rooted
 from shoal.types import Values
 from shoal.words import counted
 
-Directory = RunDirectory | ranks.Elsewhere
+Directory = RunDirectory | ranks.FollowerDirectory
 MOST_SENTENCES = 2  # sentences on why a run does not learn
 SPANS = 100_000  # spans of each replica in a profile
 log = logging.getLogger("shoal.run")
@@ -105,7 +105,7 @@ def train(
     if isinstance(system, SystemConfig):
         overrides = {**system.given_fields(), **overrides}
         system = name_of(system)
-    name, functions, beside = _name(system), observing(observers), Beside(alert, alert_after, watch)
+    name, functions, monitors = _name(system), observing(observers), MonitorOptions(alert, alert_after, watch)
     own_code.forget_edited()
     config = Path(config) if isinstance(config, os.PathLike) else config
     options = RunOptions(**given)
@@ -119,7 +119,7 @@ def train(
         resolved = resolve(module, asked, config, overrides, source="argument", name=name, plays=plays)
     check_resolved(resolved, config, expect(bool, trust, "'trust'"))
     note(name, as_json(resolved), options.named())
-    return start(name, module, resolved, options, observers=functions, trust=trust, beside=beside)
+    return start(name, module, resolved, options, observers=functions, trust=trust, monitors=monitors)
 
 
 def _name(system: Any) -> str:
@@ -133,7 +133,7 @@ def _name(system: Any) -> str:
 
 def start(
     name: str, system: Any, resolved: Resolved, options: RunOptions, trace: Trace | None = None,
-    observers: Sequence[Observer] = (), trust: bool = False, beside: Beside = ALONE,
+    observers: Sequence[Observer] = (), trust: bool = False, monitors: MonitorOptions = NO_MONITORS,
 ) -> Run:  # fmt: skip
     """Run a resolved configuration, for ``train``, ``shoal train`` and ``shoal profile``. trace: receives spans, which
     are recorded only for it."""
@@ -141,7 +141,7 @@ def start(
     cfg = resolved.cfg
     if options.run_dir is None:
         with ranks.new_directory(name, cfg.env, options.seed) as path:
-            return start(name, system, resolved, replace(options, run_dir=path), trace, observers, trust, beside)
+            return start(name, system, resolved, replace(options, run_dir=path), trace, observers, trust, monitors)
     path, resolved = fixed(options.run_dir), replace(resolved, cfg=rooted(resolved.cfg))
     facts = {
         "system": str(Path(name).resolve()) if name.endswith(".py") else name,
@@ -151,12 +151,12 @@ def start(
         "actors": cfg.num_actors(),
         "acting": "server" if cfg.acts_by_server() else "actor",
     }
-    with beside.of(path) as company:
-        training = Training(path, system, resolved, options, facts, trace, [*observers, *company.observers])
+    with monitors.running(path) as active:
+        training = Training(path, system, resolved, options, facts, trace, [*observers, *active.observers])
         if options.init_from is not None:
             begin_with(training.program, read_initial(options.init_from, trust), options.init_from)
         note_connections(path, connections(options.address, options.log, options.log_args))
-        return company.ended(training.go(ranks.directory(path)))
+        return active.ended(training.go(ranks.directory(path)))
 
 
 def as_json(resolved: Resolved) -> Values:
@@ -267,7 +267,7 @@ class Training:
             launch = Launch(
                 seed=self.options.seed, stop=self.stop, run_dir=self.path, display=progress,
                 observers=[observer for observer in told if observer is not None],
-                saving=Saving(folder, every, size, 2, directory.lock.launch, directory.present),
+                saving=SaveOptions(folder, every, size, 2, directory.lock.launch, directory.present),
                 resume=checkpoint, publication=Publication(self.path),
                 spans=SPANS if self.trace is not None else 0, went_back=partial(self._go_on, directory),
             )  # fmt: skip

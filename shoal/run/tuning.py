@@ -23,7 +23,7 @@ from shoal.paths import require_new, shown
 from shoal.records.atomic_write import write_atomic
 from shoal.records.damage import reading
 from shoal.records.metric_files import newest_steps
-from shoal.run.beside import ALONE, Beside, Company
+from shoal.run.monitors import NO_MONITORS, MonitorOptions, Monitors
 from shoal.run.options import RunOptions
 from shoal.run.population.hyperparameters import Interval
 from shoal.run.population.slots import Done, Slots
@@ -88,16 +88,18 @@ class Study:
             except AssertionError as error:  # Optuna asserts the format of its own lines
                 raise ValueError(f"{error}") from None
 
-    def search(self, trials: int, slots: int, tell: Callable[[str], None], beside: Beside = ALONE) -> Searched:
+    def search(
+        self, trials: int, slots: int, tell: Callable[[str], None], monitors: MonitorOptions = NO_MONITORS
+    ) -> Searched:
         """Run until the study has ``trials`` finished trials, ``slots`` at a time; the first has the configured values.
-        tell: receives a sentence about each. beside: companions of the search."""
+        tell: receives a sentence about each. monitors: what monitors the search."""
         self._require_plain()
         _optuna()  # fails before anything is created
         self.path.mkdir(parents=True, mode=0o700, exist_ok=True)
         study = self.open()
         self._check()
-        with beside.of(self.path, part="a trial") as company:
-            return company.ended(self._search(study, trials, slots, tell, _Rows(self.path, company)))
+        with monitors.running(self.path, part="a trial") as active:
+            return active.ended(self._search(study, trials, slots, tell, _Rows(self.path, active)))
 
     def _search(self, study: Any, trials: int, slots: int, tell: Callable[[str], None], rows: _Rows) -> Searched:
         states = _optuna().trial.TrialState
@@ -212,18 +214,18 @@ class Study:
 
 
 class _Rows:
-    """Reports the progress of all trials of a search and the best score to its companions."""
+    """Reports the progress of all trials of a search and the best score to its monitors."""
 
-    def __init__(self, path: Path, company: Company) -> None:
-        self._path, self._company, self._began = path, company, time.monotonic()
+    def __init__(self, path: Path, monitors: Monitors) -> None:
+        self._path, self._monitors, self._began = path, monitors, time.monotonic()
         self._over: dict[Path, int] = {}  # the steps of trials that have ended
         self.best = math.nan
 
     def tell(self, _: Values | None = None) -> None:
-        if not self._company.observers:
+        if not self._monitors.observers:
             return
         seconds = time.monotonic() - self._began
-        self._company.row({"seconds": seconds, "steps": self._steps(), "restarts": 0, "episode_return": self.best})
+        self._monitors.row({"seconds": seconds, "steps": self._steps(), "restarts": 0, "episode_return": self.best})
 
     def _steps(self) -> int:
         total = sum(self._over.values())

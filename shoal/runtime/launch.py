@@ -11,7 +11,7 @@ from typing import Protocol, runtime_checkable
 from shoal.api import ShoalError
 from shoal.metering.aggregator import Aggregator, Observer
 from shoal.program import Program
-from shoal.records.checkpoint import Checkpoint, Saving, Unloadable, set_aside
+from shoal.records.checkpoint import Checkpoint, SaveOptions, Unloadable, set_aside
 from shoal.records.publication import Publication
 from shoal.records.report import Report as Report
 from shoal.untrusted import excerpt
@@ -72,7 +72,7 @@ class Launch:
     observers: Sequence[Observer] = ()
     display: Observer | None = None
     interval: float = 0.5
-    saving: Saving | None = None
+    saving: SaveOptions | None = None
     resume: Checkpoint | None = None
     publication: Publication | None = None
     exact: bool = True

@@ -7,7 +7,7 @@ import logging
 from shoal.api import ShoalError, State, Stateful
 from shoal.metering.aggregator import Aggregator
 from shoal.records import checkpoint, checkpoint_state as state_files
-from shoal.records.checkpoint import RUN, Checkpoint, Saving, part
+from shoal.records.checkpoint import RUN, Checkpoint, SaveOptions, part
 from shoal.records.presence import DirectoryGone
 from shoal.serial import generators
 from shoal.serial.channels import SerialConstant, SerialParams, SerialParamsReader, SerialReplay
@@ -20,7 +20,7 @@ log = logging.getLogger("shoal.runtime")
 PARAMS = (SerialParams, DividedParams, SerialShared)
 
 
-def save(saving: Saving, instance: Instance, aggregator: Aggregator) -> None:
+def save(saving: SaveOptions, instance: Instance, aggregator: Aggregator) -> None:
     """Write a checkpoint. A disk that is full costs the checkpoint, not the run."""
     folder = None
     try:
@@ -37,7 +37,7 @@ def save(saving: Saving, instance: Instance, aggregator: Aggregator) -> None:
         log.warning("no checkpoint at %s steps: %s (training goes on)", f"{aggregator.steps:,}", error)
 
 
-def _parts(saving: Saving, instance: Instance, aggregator: Aggregator) -> State:
+def _parts(saving: SaveOptions, instance: Instance, aggregator: Aggregator) -> State:
     out: State = {
         RUN: {
             "aggregator": aggregator.state_dict(),

@@ -20,8 +20,8 @@ from shoal import transfer
 from shoal.api import Act, Arrays, Batch, Context, Learner, Tensors, Update, observations
 from shoal.learning.agent import NetworkAgent
 from shoal.learning.off_policy import OffPolicy, OffPolicyConfig
+from shoal.nets.batched_agent import BatchedAgent, Draws
 from shoal.nets.dpg_network import CriticOutputs, DPGNetwork, Returns
-from shoal.nets.rowwise import Draws, Rowwise
 from shoal.ops import check
 from shoal.program import Program
 from shoal.replay import TableSpec
@@ -76,7 +76,7 @@ class Config(DPGConfig, TransitionConfig):  # in this order, for the defaults of
     """Ape-X DPG."""
 
     has_server: ClassVar[bool] = True
-    at_start: ClassVar[tuple[str, ...]] = ("hidden", "policy_hidden", "late_action", "layer_norm", "activation")
+    fixed_at_start: ClassVar[tuple[str, ...]] = ("hidden", "policy_hidden", "late_action", "layer_norm", "activation")
     only_with: ClassVar[OnlyWith] = {
         "evict": ("prioritised",), "evict_exponent": ("evict", "proportional"),
         "late_action": ("hidden",),
@@ -262,7 +262,7 @@ class DPG(OffPolicy):
         return {k: v for k, v in everything.items() if k.startswith(("encoder.", "policy."))}
 
 
-class DPGAgent(NetworkAgent[DPGNetwork, np.random.Generator], Rowwise):
+class DPGAgent(NetworkAgent[DPGNetwork, np.random.Generator], BatchedAgent):
     """Acts by the policy, with Gaussian noise of standard deviation ``noise`` in units of half the action box, the same
     for every actor (``correlation``: see ``LastingNoise``); actions are clipped to the box. While ``at_random()``, they
     are drawn uniformly from it instead. If its network has a critic, it also returns ``q_taken``, the value of the

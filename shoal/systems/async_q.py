@@ -19,10 +19,10 @@ from shoal.api import Act, Arrays, Batch, Context, Tensors, Update, UsageError, 
 from shoal.learning.actor_critic import boundaries
 from shoal.learning.algorithm import Algorithm
 from shoal.learning.segment_learner import SegmentLearner
-from shoal.nets.live import LiveTensors
+from shoal.nets.batched_agent import Draws
+from shoal.nets.named_tensors import NamedTensors
 from shoal.nets.precision import inferring
 from shoal.nets.q_network import QNetwork
-from shoal.nets.rowwise import Draws
 from shoal.ops import Replace, linear, n_step_returns, select
 from shoal.program import Channel, Program
 from shoal.roles.actor import unroll_spec
@@ -131,7 +131,7 @@ class SegmentQLearner(SegmentLearner):
 
     def __init__(self, algorithm: SegmentQ, max_norm: float | None) -> None:
         super().__init__(algorithm, max_norm)
-        self._target = LiveTensors(algorithm.target)
+        self._target = NamedTensors(algorithm.target)
 
     def load_target(self, params: Tensors) -> None:
         self._target.load(params)

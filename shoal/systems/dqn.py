@@ -20,8 +20,8 @@ from shoal.api import Act, Arrays, Batch, Context, Learner, Spec, Tensors, Updat
 from shoal.fast import td as compiled
 from shoal.learning.agent import NetworkAgent
 from shoal.learning.off_policy import OffPolicy, QLearningConfig
+from shoal.nets.batched_agent import BatchedAgent, Draws
 from shoal.nets.q_network import QNetwork
-from shoal.nets.rowwise import Draws, Rowwise
 from shoal.ops import check
 from shoal.ops.masks import random_actions
 from shoal.ops.value import (
@@ -189,7 +189,7 @@ class QLearning(OffPolicy):
 Epsilon = float | np.ndarray
 
 
-class QAgent(NetworkAgent[QNetwork, np.random.Generator], Rowwise):
+class QAgent(NetworkAgent[QNetwork, np.random.Generator], BatchedAgent):
     """Epsilon-greedy agent. ``epsilon``: one exploration rate, one per environment, or a function to it from the number
     of actions that this agent has chosen (for all its environments together; ``taken`` of them before a restart). With
     ``with_values`` it also returns ``q_taken`` and ``q_max``, from which a replay computes the initial priority with no

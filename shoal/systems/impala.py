@@ -35,7 +35,7 @@ class Config(SystemConfig, ActorCriticConfig):
     """IMPALA. One update learns from ``batch`` trajectories of ``unroll`` steps."""
 
     has_server: ClassVar[bool] = True
-    at_start: ClassVar[tuple[str, ...]] = ("replay",)
+    fixed_at_start: ClassVar[tuple[str, ...]] = ("replay",)
     for_more_updates: ClassVar[str] = "smaller values of unroll, batch, envs or total_envs"
     only_with: ClassVar[OnlyWith] = {"replay_ratio": ("replay",)}
 

@@ -19,8 +19,8 @@ from shoal.api import Act, Arrays, Batch, Context, Learner, Spec, Tensors, Updat
 from shoal.fast import sequence_td as compiled
 from shoal.learning.agent import NetworkAgent
 from shoal.learning.off_policy import OffPolicy, QLearningConfig
+from shoal.nets.batched_agent import BatchedAgent, Draws
 from shoal.nets.recurrent_q_network import RecurrentQNetwork
-from shoal.nets.rowwise import Draws, Rowwise
 from shoal.ops import check, masked_mean, random_actions
 from shoal.ops.rescaled import rescaled_n_step_targets
 from shoal.ops.sampling import sequence_priority
@@ -40,7 +40,7 @@ from shoal.topology.roles import actors_and_learner
 class RecurrentQConfig(QLearningConfig):
     """Settings of the learning rule of R2D2."""
 
-    at_start: ClassVar[tuple[str, ...]] = ("rescale",)
+    fixed_at_start: ClassVar[tuple[str, ...]] = ("rescale",)
     only_with: ClassVar[OnlyWith] = {"core_size": ("core", "lstm", "gru"), "priority_mix": ("prioritised",)}
 
     gamma: Fraction = 0.997
@@ -254,7 +254,7 @@ def _shown(valid: Tensor) -> Tensor:
     return valid | torch.cat((valid[:1], valid[:-1]))
 
 
-class RecurrentQAgent(NetworkAgent[RecurrentQNetwork, np.random.Generator], Rowwise):
+class RecurrentQAgent(NetworkAgent[RecurrentQNetwork, np.random.Generator], BatchedAgent):
     """Epsilon-greedy agent with a recurrent state. ``epsilon``: the exploration rate of each environment, or one for
     all. It stores ``q_taken`` and ``q_max``, from which the replay computes initial priorities without another forward
     pass."""

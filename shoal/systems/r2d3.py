@@ -30,7 +30,7 @@ from shoal.types import State
 class Config(r2d2.Config):
     """R2D3."""
 
-    at_start: ClassVar[tuple[str, ...]] = ("demonstrations", "demo_ratio")
+    fixed_at_start: ClassVar[tuple[str, ...]] = ("demonstrations", "demo_ratio")
 
     demonstrations: str = ""
     """Demonstrations: a Minari data set's ID or directory, or `module:function` that returns episodes; empty: none,

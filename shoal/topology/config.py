@@ -93,7 +93,7 @@ class SystemConfig(EnvOptions):
     envs_on_device: ClassVar[bool] = False  # whether environments whose arrays are on a device stay there
     leaves_core: ClassVar[bool] = False  # whether one CPU core is reserved for the learner
     # fields that saved state depends on, which a resumed run keeps (not inherited)
-    at_start: ClassVar[tuple[str, ...]] = ()
+    fixed_at_start: ClassVar[tuple[str, ...]] = ()
     # the advice beside more steps
     for_more_updates: ClassVar[str] = "smaller values of unroll, envs, total_envs or actors"
     whole_episodes: ClassVar[bool] = False  # whether an episode that has begun is played to its end

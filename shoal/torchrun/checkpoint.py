@@ -17,8 +17,8 @@ from shoal.api import ShoalError, State, Stateful
 from shoal.metering.aggregator import Aggregator
 from shoal.program import Program
 from shoal.records import checkpoint, checkpoint_state as state_files
-from shoal.records.checkpoint import RUN, Checkpoint, Saving, part
-from shoal.records.checkpoint_state import Written
+from shoal.records.checkpoint import RUN, Checkpoint, SaveOptions, part
+from shoal.records.checkpoint_state import FileDigest
 from shoal.runtime.all_reduce import ReduceEnd
 from shoal.runtime.reduction import saved_states
 from shoal.serial.channels import SerialParams
@@ -41,7 +41,7 @@ class Ends:
 
 
 def save(
-    saving: Saving, number: int, group: Group, program: Program, role: Any, ends: Ends, counted: Mapping[str, int],
+    saving: SaveOptions, number: int, group: Group, program: Program, role: Any, ends: Ends, counted: Mapping[str, int],
     aggregator: Aggregator,
 ) -> None:  # fmt: skip
     """Write the checkpoint of that number; all ranks call it, and only the first waits for the others. What goes wrong
@@ -68,7 +68,9 @@ def save(
         _commit(saving, number, program, answers, aggregator)
 
 
-def _commit(saving: Saving, number: int, program: Program, answers: Sequence[Values], aggregator: Aggregator) -> None:
+def _commit(
+    saving: SaveOptions, number: int, program: Program, answers: Sequence[Values], aggregator: Aggregator
+) -> None:
     """In the first rank, with what all answered."""
     try:
         if errors := [answer["error"] for answer in answers if "error" in answer]:
@@ -82,7 +84,7 @@ def _commit(saving: Saving, number: int, program: Program, answers: Sequence[Val
             rows, puts = zip(*(answer["rows"][channel] for answer in answers), strict=True)
             values = {field: np.stack([row[field] for row in rows]) for field in rows[0]}
             parts[part("channel", channel)] = {"rows": values, "puts": np.array(puts)}
-        files = {name: Written(*of_file) for answer in answers for name, of_file in answer["files"].items()}
+        files = {name: FileDigest(*of_file) for answer in answers for name, of_file in answer["files"].items()}
         folder = checkpoint.begin(saving, number)
         files |= checkpoint.add(folder, {name: state_files.pack(state) for name, state in parts.items()})
         facts = checkpoint.facts(saving, program, aggregator)

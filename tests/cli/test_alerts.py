@@ -191,7 +191,7 @@ def test_the_page_beside_a_training_answers_while_it_goes_on_and_ends_with_it(
 ) -> None:
     pytest.importorskip("starlette", reason="needs the extra watch")
     pytest.importorskip("plotly", reason="needs the extra watch")
-    from shoal.watch.beside import Page
+    from shoal.watch.page_process import Page
 
     seen: list[str] = []
     start = Page.__call__

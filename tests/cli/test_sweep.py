@@ -64,12 +64,12 @@ PBT = "train pbt --of dqn --population 2 --slots 1 --mutate learning_rate=0.001:
 TUNE = "tune dqn --trials 1 --runtime serial --hidden 4 " + SMALL
 PLAN = "plan dqn --costs {runs}/costs.json --hidden 4 --env CartPole-v1 --preset none --json"
 COMMANDS = {  # name -> what is called, and the flags of its own that take numbers
-    "train": (TRAIN, own("shoal.run.options.FLAGS", "shoal.run.beside.FLAGS")),
+    "train": (TRAIN, own("shoal.run.options.FLAGS", "shoal.run.monitors.FLAGS")),
     "evaluated": (TRAIN + " --eval-every 8", ["--eval-episodes", "--eval-max-steps"]),
     "alert": (TRAIN + " --alert true", ["--alert-after"]),
     "resume": (
         f"resume {RUN} --quiet",
-        own("LIMITS", "shoal.run.options.FLAGS", "shoal.run.beside.FLAGS") + fields("dqn"),
+        own("LIMITS", "shoal.run.options.FLAGS", "shoal.run.monitors.FLAGS") + fields("dqn"),
     ),
     "eval": (f"eval {RUN} --episodes 1", own("shoal.cli.runs.FLAGS.eval")),
     "compare": (f"compare {RUN}", own("shoal.cli.runs.FLAGS.compare")),

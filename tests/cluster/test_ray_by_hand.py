@@ -24,7 +24,7 @@ from shoal.ray_runtime.agent import Agent, Life, Orders
 from shoal.ray_runtime.control import Control
 from shoal.ray_runtime.station import RemoteReplica, Station
 from shoal.ray_runtime.supervisor import RaySupervisor, _newer
-from shoal.records.checkpoint import Saving
+from shoal.records.checkpoint import SaveOptions
 from shoal.replay import TableSpec
 from shoal.shm import layout
 from shoal.shm.arena import Arena
@@ -96,7 +96,7 @@ def test_a_replica_starts_with_what_its_run_and_its_life_say(monkeypatch: pytest
     monkeypatch.setattr(agent_module.processes, "start", lambda *what: started.append(what))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     agent: Any = Agent.__new__(Agent)
-    saving, resume, joins = Saving(tmp_path), object(), {"sum": object()}
+    saving, resume, joins = SaveOptions(tmp_path), object(), {"sum": object()}
     agent._arena, blobs = object(), {"learner": b"learns", "actor": b"acts"}
     agent._orders = SimpleNamespace(
         blobs=blobs, seed=5, limits=(100, None), run_dir=tmp_path, spans=7, saving=saving, savers={"learner"}

@@ -64,7 +64,7 @@ def tree(folder: Path) -> dict[str, str]:
 
 
 def checkpoints(run: Path, round_: int) -> None:
-    saving = checkpoint.Saving(run / "checkpoints", keep=1, launch=round_)
+    saving = checkpoint.SaveOptions(run / "checkpoints", keep=1, launch=round_)
     checkpoint.clean(saving.folder)
     folder = checkpoint.begin(saving, 1)
     try:

@@ -22,7 +22,7 @@ from states import same
 from shoal.api import Field, ShoalError, UsageError
 from shoal.program import Channel
 from shoal.records import checkpoint, checkpoint_state as state_files, run_lock
-from shoal.records.checkpoint import Saving
+from shoal.records.checkpoint import SaveOptions
 from shoal.records.run_lock import RunLock, is_locked
 
 
@@ -65,7 +65,7 @@ def test_what_cannot_be_saved_is_named() -> None:
 
 # ------------------------------------------------------------------------------------ checkpoints
 def make(run: Path, steps: int, keep: int = 2) -> Path:
-    saving = Saving(run / checkpoint.FOLDER, keep=keep)
+    saving = SaveOptions(run / checkpoint.FOLDER, keep=keep)
     folder = checkpoint.begin(saving, 1)
     files = checkpoint.add(folder, {"run": state_files.pack({"steps": steps, "array": np.full(9, steps)})})
     program = checkpoint.shape_of(pipeline())
@@ -88,7 +88,7 @@ def test_the_newest_is_chosen_and_the_last_two_are_kept(tmp_path: Path) -> None:
 
 def test_an_unfinished_one_is_never_chosen(tmp_path: Path) -> None:
     make(tmp_path, 10)
-    folder = checkpoint.begin(Saving(tmp_path / checkpoint.FOLDER), 7)  # a run killed before its manifest
+    folder = checkpoint.begin(SaveOptions(tmp_path / checkpoint.FOLDER), 7)  # a run killed before its manifest
     checkpoint.add(folder, {"run": state_files.pack({"steps": 20})})
     assert newest(tmp_path) == 10
     checkpoint.clean(tmp_path / checkpoint.FOLDER)

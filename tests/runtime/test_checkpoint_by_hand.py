@@ -20,7 +20,7 @@ from shoal.api import Field, UsageError
 from shoal.metering.aggregator import Aggregator, Snapshot
 from shoal.program import Channel
 from shoal.records import checkpoint, checkpoint_params, run_dir
-from shoal.records.checkpoint import SPARE_DISK_BYTES, Checkpoint, Saving
+from shoal.records.checkpoint import SPARE_DISK_BYTES, Checkpoint, SaveOptions
 from shoal.records.checkpoint_state import pack
 from shoal.records.param_files import NEWEST, load_params, save_params
 from shoal.records.presence import DirectoryGone, Presence
@@ -32,7 +32,7 @@ from shoal.untrusted import MAX_COUNTER
 FACTS = {"steps": 0, "updates": 0, "row": 0, "launch": 0, "seconds": 0.0}
 
 
-def save(saving: Saving, parts: dict[str, Any], channels: dict[str, Any] | None = None, **facts: Any) -> Path:
+def save(saving: SaveOptions, parts: dict[str, Any], channels: dict[str, Any] | None = None, **facts: Any) -> Path:
     """A checkpoint of these parts."""
     folder = checkpoint.begin(saving, 1)
     files = checkpoint.add(folder, {name: pack(state) for name, state in parts.items()})
@@ -49,14 +49,14 @@ def test_a_replay_is_left_out_if_it_may_grow_beyond_the_limit() -> None:
     """Here by 100 bytes of each writer; as many as the limit are saved."""
     table = cast("Any", SimpleNamespace(nbytes=lambda spec, writers: 100 * writers))
     channel = Channel("c", "replay", {"x": Field((1,))}, table=table)
-    saving = Saving(Path("x"), replay_bytes=300.0)
+    saving = SaveOptions(Path("x"), replay_bytes=300.0)
     assert [saving.leaves_out(channel, writers) for writers in (1, 3, 4)] == [False, False, True]
     assert not saving.leaves_out(Channel("c", "queue", {"x": Field((1,))}), 99)
 
 
 @pytest.mark.parametrize("keep", [1, 3])
 def test_so_many_checkpoints_are_kept_and_those_the_newest(keep: int, tmp_path: Path) -> None:
-    saving = Saving(tmp_path / "checkpoints", keep=keep)
+    saving = SaveOptions(tmp_path / "checkpoints", keep=keep)
     for steps in (100, 200, 200, 300, 400):
         save(saving, {"run": {}}, steps=steps)
     whole = ["000000000200.1", "000000000300", "000000000400"]
@@ -64,7 +64,7 @@ def test_so_many_checkpoints_are_kept_and_those_the_newest(keep: int, tmp_path: 
 
 
 def test_the_checkpoint_before_one_is_another_one(tmp_path: Path) -> None:
-    saving = Saving(tmp_path / "checkpoints", keep=9)
+    saving = SaveOptions(tmp_path / "checkpoints", keep=9)
     for steps in (100, 200, 200):
         save(saving, {"run": {}}, steps=steps)
     found: list[str] = []
@@ -91,7 +91,7 @@ def test_a_checkpoint_leaves_64_mebibytes_of_the_disk(tmp_path: Path, monkeypatc
 def test_a_manifest_says_how_far_the_run_was() -> None:
     run = Aggregator()
     run.counts, run.row = {"env_steps": 70, "updates": 6}, 9
-    found = checkpoint.facts(Saving(Path("x"), launch=4), cast("Any", Wired()), run)
+    found = checkpoint.facts(SaveOptions(Path("x"), launch=4), cast("Any", Wired()), run)
     assert found.pop("seconds") >= 0.0
     assert found == {"steps": 70, "updates": 6, "row": 9, "launch": 4, "program": {"roles": {}, "channels": {}}}
 
@@ -99,7 +99,7 @@ def test_a_manifest_says_how_far_the_run_was() -> None:
 def test_nothing_is_saved_into_a_directory_that_has_taken_the_place_of_the_runs(tmp_path: Path) -> None:
     run = tmp_path / "run"
     run.mkdir()
-    saving = Saving(run / "checkpoints", present=Presence(run))
+    saving = SaveOptions(run / "checkpoints", present=Presence(run))
     run.rename(tmp_path / "moved")
     run.mkdir()
     with pytest.raises(DirectoryGone, match="another one now"):
@@ -108,13 +108,13 @@ def test_nothing_is_saved_into_a_directory_that_has_taken_the_place_of_the_runs(
 
 
 def test_no_two_launches_write_into_one_folder(tmp_path: Path) -> None:
-    folders = [checkpoint.begin(Saving(tmp_path / "c", launch=launch), n) for launch in (0, 1) for n in (1, 2, 11)]
+    folders = [checkpoint.begin(SaveOptions(tmp_path / "c", launch=launch), n) for launch in (0, 1) for n in (1, 2, 11)]
     assert len(set(folders)) == 6 and not checkpoint.completed(tmp_path / "c")
 
 
 def test_the_parts_of_divided_parameters_are_joined_in_the_order_of_their_numbers(tmp_path: Path) -> None:
     """Of 22 numbers, each of 11 writers has saved two: also 10 comes behind 9, and not behind 1."""
-    saving = Saving(tmp_path / "checkpoints")
+    saving = SaveOptions(tmp_path / "checkpoints")
     parts = {f"params-w.{n}": {"tensors": {"flat": torch.tensor([2.0 * n, 2.0 * n + 1])}} for n in range(11)}
     save(saving, parts, {"w": {"a": "float32 [4, 4]", "b": "float32 [6]"}}, steps=1, updates=5)
     for channel in (None, "w"):
@@ -124,7 +124,7 @@ def test_the_parts_of_divided_parameters_are_joined_in_the_order_of_their_number
 
 
 def test_a_counter_may_be_as_large_as_a_float_holds_and_not_less_than_nothing(tmp_path: Path) -> None:
-    saving = Saving(tmp_path / "checkpoints")
+    saving = SaveOptions(tmp_path / "checkpoints")
     file = save(saving, {"run": {}}) / "manifest.json"
     manifest = json.loads(file.read_text())
     for name in FACTS:
@@ -138,7 +138,12 @@ def test_of_a_run_that_was_killed_the_newer_parameters_are_read(
     published: int | None, found: int, tmp_path: Path
 ) -> None:
     """Those of its newest checkpoint, or those that it published."""
-    save(Saving(tmp_path / "checkpoints"), {"params-w": {"tensors": {"w": torch.tensor([5.0])}}}, steps=9, updates=5)
+    save(
+        SaveOptions(tmp_path / "checkpoints"),
+        {"params-w": {"tensors": {"w": torch.tensor([5.0])}}},
+        steps=9,
+        updates=5,
+    )
     if published is not None:
         (tmp_path / NEWEST).mkdir()
         tensors = {"w": {"w": torch.tensor([float(published)])}}

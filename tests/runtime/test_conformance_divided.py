@@ -193,7 +193,7 @@ def test_parts_are_counted_and_drawn() -> None:
 
 def test_a_serial_checkpoint_holds_what_is_under_way(tmp_path: Path) -> None:
     """Three updates of a server, a checkpoint, and the parameters from it, whole."""
-    saving = checkpoint.Saving(tmp_path / "checkpoints")
+    saving = checkpoint.SaveOptions(tmp_path / "checkpoints")
     program = counting_program()
     report = SerialRuntime().launch(program, Launch(stop=Stop(updates=3), saving=saving))
     updates, params = newest_params(saving.folder, "c") or (0, {})

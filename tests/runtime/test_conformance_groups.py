@@ -21,7 +21,7 @@ from shoal.program import Channel, Program
 from shoal.program.draw import mermaid, text
 from shoal.program.draw_svg import svg
 from shoal.records import checkpoint
-from shoal.records.checkpoint import Saving
+from shoal.records.checkpoint import SaveOptions
 from shoal.runtime.launch import Launch, Stop
 from shoal.serial.runtime import SerialRuntime
 from shoal.shm import layout
@@ -197,7 +197,7 @@ def test_a_run_of_ranks_goes_on_where_it_was_saved(runtime: Any, tmp_path: Path,
     """The ranks' states belong together, wherever each of them was when it was saved: Rank raises if they do not."""
     updates, resumed = 0, None
     for launch in range(2):
-        saving = Saving(tmp_path / "checkpoints", every=every, launch=launch)
+        saving = SaveOptions(tmp_path / "checkpoints", every=every, launch=launch)
         enough = updates + 30
         stop = Stop(asked=partial(saved, saving.folder, 3 * enough + 3)) if every else Stop(updates=enough)
         report = runtime.launch(ranks(3), Launch(stop=stop, saving=saving, resume=resumed))
@@ -298,7 +298,7 @@ class Poster:
 def test_rows_are_whole_and_go_on_after_a_resume(runtime: Any, tmp_path: Path) -> None:  # noqa: F811
     p, steps = members(Channel("c", "board", ROW), 3, Poster), 0
     for launch in (0, 1):
-        saving = Saving(tmp_path / "checkpoints", every=0, launch=launch)
+        saving = SaveOptions(tmp_path / "checkpoints", every=0, launch=launch)
         found = checkpoint.newest(saving.folder) if launch else None
         report = runtime.launch(p, Launch(stop=Stop(steps=steps + 300), saving=saving, resume=found))
         steps = report.steps
@@ -372,7 +372,7 @@ class Racer:
 def test_the_count_of_steps_is_exact_and_survives(runtime: Any, tmp_path: Path) -> None:  # noqa: F811
     p, steps = members(SHARED, 3, Racer, on_failure="restart"), 0
     for launch in (0, 1):
-        saving = Saving(tmp_path / "checkpoints", every=0, launch=launch)
+        saving = SaveOptions(tmp_path / "checkpoints", every=0, launch=launch)
         found = checkpoint.newest(saving.folder) if launch else None
         report = runtime.launch(p, Launch(stop=Stop(steps=steps + 300), saving=saving, resume=found))
         steps = report.steps

@@ -15,7 +15,7 @@ from shoal.metering.aggregator import WINDOW, Aggregator, Snapshot
 from shoal.metering.recorder import Telemetry
 from shoal.program import Channel, Program
 from shoal.records import checkpoint
-from shoal.records.checkpoint import Saving, part
+from shoal.records.checkpoint import SaveOptions, part
 from shoal.runtime.launch import Launch, Runtime, Stop
 from shoal.runtime.seeds import life_seed
 from shoal.serial.runtime import SerialRuntime
@@ -72,7 +72,7 @@ class Watch:
 def test_every_runtime_takes_all_of_a_launch(runtime: Runtime, tmp_path: Path) -> None:
     assert isinstance(runtime, Runtime)
     assert list(inspect.signature(runtime.launch).parameters) == ["program", "launch"], "and nothing of its own"
-    saving, observer, display = Saving(tmp_path / checkpoint.FOLDER, every=0), Watch(), Watch()
+    saving, observer, display = SaveOptions(tmp_path / checkpoint.FOLDER, every=0), Watch(), Watch()
     how: dict[str, Any] = dict(seed=7, run_dir=tmp_path, observers=[observer], display=display, interval=0.01)
     first = runtime.launch(program(), Launch(**how, stop=Stop(steps=10**9, updates=30), saving=saving, spans=50))
     assert first.reason == "updates" and first.updates >= 30
@@ -84,7 +84,7 @@ def test_every_runtime_takes_all_of_a_launch(runtime: Runtime, tmp_path: Path) -
     found = checkpoint.newest(tmp_path / checkpoint.FOLDER)
     state = found.read(part("role", "sink", 0))["role"]
     assert state == {"got": found.manifest["updates"], "seeds": [life_seed(7, 0)]}
-    again = Saving(saving.folder, every=0, launch=1)
+    again = SaveOptions(saving.folder, every=0, launch=1)
     stop = Stop(steps=10**9, updates=60)
     second = runtime.launch(program(), Launch(**how, stop=stop, saving=again, resume=found))
     last = checkpoint.newest(tmp_path / checkpoint.FOLDER)

@@ -23,7 +23,7 @@ from shoal.local.runtime import LocalRuntime
 from shoal.metering.aggregator import Snapshot
 from shoal.program import Channel, RoleSpec
 from shoal.records import checkpoint
-from shoal.records.checkpoint import Checkpoint, Saving, part
+from shoal.records.checkpoint import Checkpoint, SaveOptions, part
 from shoal.runtime.launch import Launch, Report, Stop
 
 pytestmark = pytest.mark.timeout(60)
@@ -88,7 +88,7 @@ class Watch:
 def launch(run: Path, stop: Stop, resume: Checkpoint | None = None, **options: Any) -> Report:
     given = {name: options.pop(name) for name in ("every", "launch") if name in options}
     observers, make = options.pop("observers", ()), options.pop("make", program)
-    saving = Saving(run / checkpoint.FOLDER, **{"every": 0, **given})
+    saving = SaveOptions(run / checkpoint.FOLDER, **{"every": 0, **given})
     how = Launch(
         seed=1, stop=stop, run_dir=run, observers=observers, interval=0.05, saving=saving, resume=resume
     )  # fmt: skip

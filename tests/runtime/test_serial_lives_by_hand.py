@@ -16,7 +16,7 @@ from shoal import api
 from shoal.api import Context, Field
 from shoal.program import Channel, Program
 from shoal.records import checkpoint
-from shoal.records.checkpoint import Checkpoint, Saving
+from shoal.records.checkpoint import Checkpoint, SaveOptions
 from shoal.runtime.seeds import life_seed
 from shoal.serial import generators
 
@@ -48,7 +48,7 @@ def test_each_replica_has_a_seed_of_its_own_and_knows_when_the_run_ends() -> Non
 
 
 def test_a_run_that_does_not_go_on_exactly_begins_new_lives(tmp_path: Path) -> None:
-    saving = Saving(tmp_path / "checkpoints", every=0.0, launch=3)
+    saving = SaveOptions(tmp_path / "checkpoints", every=0.0, launch=3)
     assert [(ctx.generation, ctx.exact) for ctx in contexts()] == [(0, False)] * 3, "nothing is saved"
     assert [(ctx.generation, ctx.exact) for ctx in contexts(saving=saving)] == [(0, True)] * 3
     found = contexts(saving=saving, exact=False)
@@ -130,7 +130,7 @@ def replay(readers: int, found: list[Any]) -> tuple[Program, TableSpec]:
 def test_each_reader_of_a_replay_has_a_table_with_a_seed_of_its_own(tmp_path: Path) -> None:
     found: list[Any] = []
     wired, spec = replay(2, found)
-    run(wired, steps=2, saving=Saving(tmp_path / "c", launch=4), exact=False)
+    run(wired, steps=2, saving=SaveOptions(tmp_path / "c", launch=4), exact=False)
     assert found == [(0, [2]), (1, [1])]
     assert [table.came for table in spec.made] == [[(0, 4), (2, 4)], [(1, 4)]]
     assert spec.made[0].seed != spec.made[1].seed
@@ -140,7 +140,7 @@ def test_each_reader_of_a_replay_has_a_table_with_a_seed_of_its_own(tmp_path: Pa
 def test_a_replay_is_saved_unless_all_its_writers_could_fill_it_beyond_the_limit(
     limit: int, saved: bool, tmp_path: Path
 ) -> None:
-    run(replay(1, [])[0], steps=2, saving=Saving(tmp_path / "checkpoints", replay_bytes=limit))
+    run(replay(1, [])[0], steps=2, saving=SaveOptions(tmp_path / "checkpoints", replay_bytes=limit))
     assert newest(tmp_path).has("channel-r") == saved
 
 
@@ -153,7 +153,7 @@ def test_a_state_that_cannot_be_saved_costs_the_checkpoint_and_not_the_run(
 
     wired = program(turns(each=5, kind=Odd))
     for steps in (5, 10):
-        assert run(wired, steps=steps, saving=Saving(tmp_path / "checkpoints")).steps == steps
+        assert run(wired, steps=steps, saving=SaveOptions(tmp_path / "checkpoints")).steps == steps
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["000000000005"]
     assert "no checkpoint at 10 steps: " in caplog.text and "'/role/turns' is a object" in caplog.text
 
@@ -193,7 +193,7 @@ def test_a_run_goes_on_with_its_turns_its_steps_and_its_random_numbers(first: in
     ]  # fmt: skip
     assert whole.params.keys() == {"params"} and len({line[3] for line in wanted}) == 6
     found.clear()
-    run(wired(), steps=10 * first, saving=Saving(tmp_path / "checkpoints"))
+    run(wired(), steps=10 * first, saving=SaveOptions(tmp_path / "checkpoints"))
     run(wired(), steps=40, resume=newest(tmp_path), display=shown)
     assert found == wanted and shown.seen[-1] == 40
 

@@ -14,7 +14,7 @@ from turns import Idle, Rows, Turns, program, run, turns
 from shoal.api import Field
 from shoal.metering.recorder import OTHER
 from shoal.program import Channel, Program
-from shoal.records.checkpoint import Saving
+from shoal.records.checkpoint import SaveOptions
 from shoal.serial import runtime
 
 pytestmark = pytest.mark.timeout(30)
@@ -131,7 +131,7 @@ def test_a_checkpoint_is_due_so_long_after_the_one_before_and_at_the_end(
         clock[0] += 0.25
 
     monkeypatch.setattr(runtime.checkpoint, "save", lambda *given: saved.append(clock[0]))
-    run(program(turns(quarter, 1)), steps=7, saving=Saving(tmp_path / "checkpoints", every=every))
+    run(program(turns(quarter, 1)), steps=7, saving=SaveOptions(tmp_path / "checkpoints", every=every))
     assert saved == at
 
 

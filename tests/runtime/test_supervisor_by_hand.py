@@ -19,7 +19,7 @@ from shoal.local.failures import Failures, Patience
 from shoal.local.supervisor import LAUNCH, Supervisor
 from shoal.metering.aggregator import Aggregator
 from shoal.program import Program
-from shoal.records.checkpoint import Saving
+from shoal.records.checkpoint import SaveOptions
 from shoal.runtime import seeds
 from shoal.runtime.launch import Launch, Stop
 from shoal.shm import layout
@@ -64,7 +64,7 @@ def test_no_two_launches_share_a_generation_or_a_seed(
 ) -> None:
     started: list[Any] = []
     monkeypatch.setattr(processes, "start", lambda target, args, name: started.append((args[2], name)))
-    one = supervisors(saving=Saving(tmp_path, launch=3), spans=17, seed=5, stop=Stop(steps=10, updates=7))
+    one = supervisors(saving=SaveOptions(tmp_path, launch=3), spans=17, seed=5, stop=Stop(steps=10, updates=7))
     for each in one._replicas:
         one._start(each, None)
     jobs = [job for job, _ in started]
@@ -79,7 +79,7 @@ def test_no_two_launches_share_a_generation_or_a_seed(
 def test_one_that_failed_goes_on_from_the_newest_checkpoint_or_that_of_the_launch(
     supervisors: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = supervisors(saving=Saving(tmp_path), resume=SimpleNamespace(name="of the launch"))
+    one = supervisors(saving=SaveOptions(tmp_path), resume=SimpleNamespace(name="of the launch"))
     learner, found = one._replicas[2], [None, "newest"]
     monkeypatch.setattr(supervisor_module, "newest_with", lambda folder, name: found[0])
     assert one._newest(learner).name == "of the launch"
@@ -177,7 +177,7 @@ class Checkpoints:
         monkeypatch.setattr(commits.state_files, "pack", self.packed.append)
         monkeypatch.setattr(commits.log, "warning", lambda *args: self.told.append(args[0] % args[1:]))
         self.made = Checkpointer(
-            Saving(folder, every=every), self.program, self.plan, self.arena, Aggregator(), self.ring, dict
+            SaveOptions(folder, every=every), self.program, self.plan, self.arena, Aggregator(), self.ring, dict
         )
 
     packed: list[Any] = []  # noqa: RUF012 - of one test at a time

@@ -30,7 +30,7 @@ from shoal.api import RoleFailed, Stopped, UsageError
 from shoal.local import processes
 from shoal.local.runtime import LocalRuntime
 from shoal.records import checkpoint, checkpoint_state as state_files
-from shoal.records.checkpoint import Checkpoint, Saving, Unloadable
+from shoal.records.checkpoint import Checkpoint, SaveOptions, Unloadable
 from shoal.run import RunOptions
 from shoal.runtime.all_reduce import completed
 from shoal.runtime.interrupts import Interrupts
@@ -86,7 +86,7 @@ def ranks(world: int, call: Callable[[], Any]) -> list[Any]:
 
 
 def launch(updates: int, folder: Path | None = None, number: int = 0, resume: Checkpoint | None = None) -> Launch:
-    saving = Saving(folder, launch=number) if folder is not None else None
+    saving = SaveOptions(folder, launch=number) if folder is not None else None
     return Launch(seed=0, stop=Stop(updates=updates), saving=saving, resume=resume)
 
 
@@ -206,7 +206,7 @@ def test_checkpoints_before_any_parameters_and_of_what_fails_to_be_saved(tmp_pat
 
             rank.role.state_dict = fail
             rank._save(2)
-            return whole, checkpoint.unfinished(Saving(folder, launch=0), 2).exists()
+            return whole, checkpoint.unfinished(SaveOptions(folder, launch=0), 2).exists()
 
     assert ranks(1, call) == [(True, False)]
 

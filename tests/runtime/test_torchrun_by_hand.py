@@ -16,7 +16,7 @@ from shoal.metering.aggregator import Aggregator
 from shoal.metering.recorder import Recorder
 from shoal.program import Channel, Program, RoleSpec
 from shoal.records import checkpoint
-from shoal.records.checkpoint import Saving
+from shoal.records.checkpoint import SaveOptions
 from shoal.runtime.interrupts import Interrupts
 from shoal.runtime.launch import Launch, Stop
 from shoal.torchrun import runtime
@@ -82,7 +82,9 @@ def test_a_rank_is_made_with_what_its_run_and_its_launch_say(tmp_path: Path) -> 
     for seed in (0, 7):
         for number in (0, 3):
             for index in range(2):
-                how = dict(seed=seed, stop=Stop(steps=500), run_dir=tmp_path, saving=Saving(tmp_path, launch=number))
+                how = dict(
+                    seed=seed, stop=Stop(steps=500), run_dir=tmp_path, saving=SaveOptions(tmp_path, launch=number)
+                )
                 ctx = begun(index, {}, **how).role.ctx
                 assert (ctx.index, ctx.replicas, ctx.generation) == (index, 2, number * LIVES)
                 assert (ctx.total_steps, ctx.run_dir, ctx.counts, ctx.steps()) == (500, tmp_path, {}, 0)
@@ -93,7 +95,7 @@ def test_a_rank_is_made_with_what_its_run_and_its_launch_say(tmp_path: Path) -> 
 def test_ranks_go_on_with_their_own_counts_rows_and_states(tmp_path: Path) -> None:
     folder, said = tmp_path / "checkpoints", dict[Any, Any]()
     for index in (1, 0):
-        rank = begun(index, said, saving=Saving(folder))
+        rank = begun(index, said, saving=SaveOptions(folder))
         rank.role.number += 5
         for k in range(index + 2):
             rank.role.progress.put({"done": np.array(10 * k + index)})
@@ -103,7 +105,7 @@ def test_ranks_go_on_with_their_own_counts_rows_and_states(tmp_path: Path) -> No
     saved = checkpoint.newest(folder)
     assert (saved.steps, saved.manifest["updates"]) == (61, 13)
     for index in (1, 0):
-        rank = begun(index, {}, saving=Saving(folder, launch=1), resume=saved)
+        rank = begun(index, {}, saving=SaveOptions(folder, launch=1), resume=saved)
         assert rank.role.ctx.counts == {"env_steps": 30 + index, "updates": 6 + index, "actions": 40 + index}
         assert rank.steps == rank.role.ctx.steps() == 61
         rank.recorder.count("env_steps", 4)
@@ -135,7 +137,7 @@ def test_ranks_report_and_save_as_often_as_asked_for_and_say_why_they_end(
     monkeypatch.setattr(runtime, "time", SimpleNamespace(monotonic=lambda: now[0]))
     rank: Any = _Rank.__new__(_Rank)
     rank.launch = Launch(stop=Stop(asked=lambda: now[0] >= 11.0), interval=1.0)
-    rank.leads, rank.saving, rank.saved, rank.stepped = True, Saving(tmp_path, every=every), 0, False
+    rank.leads, rank.saving, rank.saved, rank.stepped = True, SaveOptions(tmp_path, every=every), 0, False
     rank.recorder, rank.aggregator, rank.group = Recorder(), Aggregator(), InTurn(0, {})
     rank.remarks = Remarks(lambda: {"steps": 4.0 * now[0]})
     rank._save = lambda number: saved.append((number, now[0]))

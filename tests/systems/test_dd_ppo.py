@@ -19,7 +19,7 @@ from shoal.metering.recorder import Recorder
 from shoal.nets.recurrent import column_axis
 from shoal.nets.resnet import ResNet50
 from shoal.records import checkpoint
-from shoal.records.checkpoint import Saving
+from shoal.records.checkpoint import SaveOptions
 from shoal.roles.rank import PROGRESS, RankRole
 from shoal.runtime.launch import Launch, Stop
 from shoal.systems import dd_ppo
@@ -267,7 +267,7 @@ def test_a_rank_that_is_killed_is_named_and_the_run_goes_on_from_its_checkpoint(
         role.step = killed  # type: ignore[method-assign]
 
     spy(program, "rank", mortal)
-    saving = Saving(tmp_path / "checkpoints", every=0.2)
+    saving = SaveOptions(tmp_path / "checkpoints", every=0.2)
     with pytest.raises(RoleFailed, match=r"(?s)rank\[1\].*SIGKILL"):
         LocalRuntime().launch(program, Launch(stop=Stop(seconds=60), saving=saving))
     before = checkpoint.newest(saving.folder)

@@ -27,7 +27,7 @@ from shoal.local.runtime import LocalRuntime
 from shoal.metering.recorder import Recorder
 from shoal.ops import AdaGrad
 from shoal.program import Channel, Program
-from shoal.records.checkpoint import Saving, newest
+from shoal.records.checkpoint import SaveOptions, newest
 from shoal.records.checkpoint_params import newest_params
 from shoal.roles.server import ServerRole
 from shoal.runtime.launch import Launch, Stop
@@ -408,7 +408,7 @@ def killed(program: Program, role: str, due: Callable[[Any], bool]) -> Program:
 def test_a_killed_shard_comes_back_from_the_checkpoint(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """And says what is lost; so does a learner, which fills its replay anew. All go on, and the run can be resumed."""
     cfg = config("gorila", **COMMON, learners=2, shards=2, batch=4, samples_per_insert=0.0)
-    saving = Saving(tmp_path / "checkpoints", 0.1)
+    saving = SaveOptions(tmp_path / "checkpoints", 0.1)
     published: list[int] = []  # by the shard since there is a checkpoint of a run with updates
 
     def slowly(learner: Any) -> bool:

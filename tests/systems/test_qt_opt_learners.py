@@ -21,7 +21,7 @@ from shoal.learning.optimiser import make_optimiser
 from shoal.learning.parameter_server import RemoteLearner, Shard
 from shoal.local.runtime import LocalRuntime
 from shoal.metering.recorder import Recorder
-from shoal.records.checkpoint import Saving, newest
+from shoal.records.checkpoint import SaveOptions, newest
 from shoal.roles.updater import TargetServerRole
 from shoal.systems import qt_opt
 from shoal.systems.qt_opt.rule import Averages, LabelledQ, LabelledValue
@@ -201,7 +201,7 @@ def test_settings_of_the_server_are_said_to_do_nothing_for_one_learner() -> None
 def test_a_killed_learner_or_server_comes_back(role: str, tmp_path: Path) -> None:
     """From the checkpoint; the versions of the average and of the parameters, by which labels tell their age, agree."""
     cfg = config("qt-opt", **TWO, shards=2, steps=10**9, samples_per_insert=0.0)
-    saving, back = Saving(tmp_path / "checkpoints", 0.1), tmp_path / "back"
+    saving, back = SaveOptions(tmp_path / "checkpoints", 0.1), tmp_path / "back"
 
     def mortal(made: Any) -> None:
         step: Callable[[], None] = made.step

@@ -16,7 +16,7 @@ import torch
 from test_resume import SMALL, SYSTEMS, same
 
 from shoal.program import Program
-from shoal.records.checkpoint import Saving
+from shoal.records.checkpoint import SaveOptions
 from shoal.runtime.launch import Launch
 from shoal.serial import checkpoint
 from shoal.serial.runtime import _Run
@@ -29,7 +29,7 @@ UPDATES, MOMENTS, AHEAD = 4, 4, 4  # sweeps: saved after each of the moments, co
 class Kept:
     """A checkpoint that was never written."""
 
-    def __init__(self, run: _Run, saving: Saving) -> None:
+    def __init__(self, run: _Run, saving: SaveOptions) -> None:
         self.parts = copy.deepcopy(checkpoint._parts(saving, run.instance, run.aggregator))
         del self.parts["run"]["aggregator"]["seconds"]
         self.manifest = {"exact": True}
@@ -50,7 +50,7 @@ class Kept:
         yield
 
 
-def begun(case: str, saving: Saving) -> _Run:
+def begun(case: str, saving: SaveOptions) -> _Run:
     module, settings = load(case.partition(",")[0]), {**SMALL, **SYSTEMS[case], "steps": 3_500}
     settings |= {name: 3 for name in ("target_period", "target_lag") if settings.get(name, 500) < 500}  # updates
     seed, _ = settings.pop("seed"), settings.pop("preset")
@@ -89,7 +89,7 @@ def numbers(state: Any) -> Any:
 @pytest.mark.parametrize("case", SYSTEMS)
 def test_every_state_goes_on_as_if_nothing_had_been(case: str, tmp_path: Path) -> None:
     torch.set_num_threads(1)
-    saving = Saving(tmp_path)
+    saving = SaveOptions(tmp_path)
     whole = begun(case, saving)
     while whole.aggregator.updates < UPDATES:
         whole._sweep(whole.instance.replicas)
@@ -110,7 +110,7 @@ def test_every_state_goes_on_as_if_nothing_had_been(case: str, tmp_path: Path) -
 def test_every_number_of_a_role_is_loaded(case: str, tmp_path: Path) -> None:
     """Those too that nothing has changed at the moments above, such as a count of skipped updates."""
     torch.set_num_threads(1)
-    saving = Saving(tmp_path)
+    saving = SaveOptions(tmp_path)
     run, again = begun(case, saving), begun(case, saving)
     while run.aggregator.updates < UPDATES:
         run._sweep(run.instance.replicas)

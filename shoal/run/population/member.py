@@ -20,12 +20,12 @@ from shoal.envs import looking
 from shoal.local.apart import apart, call_here
 from shoal.metering.aggregator import Snapshot
 from shoal.records.atomic_write import write_atomic
-from shoal.records.checkpoint import FOLDER, RUN, Checkpoint, Saving, completed, newest
+from shoal.records.checkpoint import FOLDER, RUN, Checkpoint, SaveOptions, completed, newest
 from shoal.records.checkpoint_params import newest_params
 from shoal.records.run_dir import RunDirectory, provenance
 from shoal.records.run_lock import NAME as LOCK, RunLock
 from shoal.roles.evaluator import Returns, evaluation_seed
-from shoal.run.changes import at_start, shapes
+from shoal.run.changes import fixed_at_start, shapes
 from shoal.run.population.hyperparameters import Choice, Space
 from shoal.runtime.launch import Launch
 from shoal.settings.config import build, coerce_all
@@ -49,7 +49,7 @@ def check_space(name: str, values: Values, space: Space) -> None:
         for field, one in space.items():
             if field not in values:
                 raise unknown("field", field, list(values), f"--mutate of {name}")
-            if field in ("envs", "total_envs", *at_start(system)):
+            if field in ("envs", "total_envs", *fixed_at_start(system)):
                 raise UsageError(f"{field} cannot be mutated: what members save is of the one they began with")
             refused: dict[str, UsageError] = {}
             for value in one.values if isinstance(one, Choice) else (one.low, one.high):
@@ -165,7 +165,7 @@ def train_slice(task: Slice) -> Reached:
             with checkpoint.fitting(RUN):
                 pending = len(checkpoint.read(RUN)["aggregator"]["new_episodes"])
         episodes = _Episodes(pending)
-        saving = Saving(task.path / FOLDER, 0.0, options.checkpoint_replay_gb * 1e9, launch=directory.lock.launch)
+        saving = SaveOptions(task.path / FOLDER, 0.0, options.checkpoint_replay_gb * 1e9, launch=directory.lock.launch)
         before = 0.0 if checkpoint is None else float(checkpoint.manifest["seconds"])
         report = make_runtime(task.runtime, options.hang_timeout).launch(program, Launch(
             seed=task.seed, stop=options.stop(task.until), run_dir=task.path,

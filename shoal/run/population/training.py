@@ -29,7 +29,7 @@ from shoal.records.metric_files import append_row, newest_steps
 from shoal.records.presence import Presence
 from shoal.records.run_dir import NO_OVERWRITE
 from shoal.records.run_lock import RunLock
-from shoal.run.beside import ALONE, Beside, Company
+from shoal.run.monitors import NO_MONITORS, MonitorOptions, Monitors
 from shoal.run.population.controller import WINDOW, Copy, Member, Population, Rules
 from shoal.run.population.files import (
     FILE as FILE,
@@ -100,7 +100,7 @@ class PopulationRun:
         self.failures = [0] * setup.size
         self._advised = False  # whether advice on short slices was given
         self.slots = Slots(train_slice, min(setup.slots, setup.size))
-        self.company = Company()
+        self.monitors = Monitors()
         self.summary = PopulationSummary(path, setup)
 
     @classmethod
@@ -133,10 +133,10 @@ class PopulationRun:
             setup = dataclasses.replace(setup, steps=steps)
         return cls(path, setup, tell, state)
 
-    def go(self, beside: Beside = ALONE) -> Ended:
-        """Train until every member has made its steps, or until a signal. beside: companions of the training."""
-        with beside.of(self.path, part="a member") as self.company:
-            return self.company.ended(self._go())
+    def go(self, monitors: MonitorOptions = NO_MONITORS) -> Ended:
+        """Train until every member has made its steps, or until a signal. monitors: what monitors it."""
+        with monitors.running(self.path, part="a member") as self.monitors:
+            return self.monitors.ended(self._go())
 
     def _go(self) -> Ended:
         lock = RunLock(self.path)
@@ -180,11 +180,11 @@ class PopulationRun:
                     self._reached(index, reached)
 
     def _show(self, seconds: float, failed: bool) -> None:
-        """Report the progress of all members and the best score to the companions."""
-        if not self.company.observers:
+        """Report the progress of all members and the best score to the monitors."""
+        if not self.monitors.observers:
             return
         scores = [m.score for m in self.control.members if m.score is not None]
-        self.company.row({
+        self.monitors.row({
             "seconds": seconds, "steps": self._steps(), "restarts": int(failed),
             "episode_return": max(scores, default=math.nan),
         })  # fmt: skip

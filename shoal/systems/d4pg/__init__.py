@@ -48,7 +48,7 @@ log = logging.getLogger("shoal.dpg")
 class Config(apex_dpg.Config):
     """D4PG."""
 
-    at_start: ClassVar[tuple[str, ...]] = ("critic", "atoms", "components", "v_min", "v_max")
+    fixed_at_start: ClassVar[tuple[str, ...]] = ("critic", "atoms", "components", "v_min", "v_max")
     only_with: ClassVar[OnlyWith] = {
         **dict.fromkeys(("v_min", "v_max", "reward_range"), ("critic", "categorical", "mixture")),
         "atoms": ("critic", "categorical"), "components": ("critic", "mixture"),

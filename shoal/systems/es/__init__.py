@@ -33,7 +33,7 @@ from shoal.topology.roles import begin
 class Config(SystemConfig, EvolutionConfig):
     """Evolution strategies. A generation is ``pairs`` pairs of perturbed policies, two episodes a pair."""
 
-    at_start: ClassVar[tuple[str, ...]] = ("noise_seed", "noise_table")
+    fixed_at_start: ClassVar[tuple[str, ...]] = ("noise_seed", "noise_table")
     for_more_updates: ClassVar[str] = "fewer pairs"
     whole_episodes: ClassVar[bool] = True
 

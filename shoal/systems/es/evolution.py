@@ -31,7 +31,7 @@ TASK = "task/"  # names of what is published beside the policy: the task's seed 
 class EvolutionConfig:
     """The policy, and how results become parameters."""
 
-    at_start: ClassVar[tuple[str, ...]] = ("optimiser", "momentum")
+    fixed_at_start: ClassVar[tuple[str, ...]] = ("optimiser", "momentum")
     only_with: ClassVar[OnlyWith] = {
         "momentum": ("optimiser", "sgd"), "top": ("shaping", "spread"), "cap_start": ("cap",),
         "activation": ("hidden",),

@@ -12,7 +12,7 @@ from torch import nn
 from shoal.api import MASK, Arrays, Tensors
 from shoal.nets import RunningNorm
 from shoal.nets.evolution_policy import CLIP, EvolutionPolicy
-from shoal.nets.live import LiveTensors
+from shoal.nets.named_tensors import NamedTensors
 from shoal.systems.es.evolution import flat_parameters, own, set_parameters
 
 
@@ -22,7 +22,7 @@ class Population(ABC):
     def __init__(self, policy: EvolutionPolicy, size: int) -> None:
         self.policy, self.size = policy, size
         self.theta = np.zeros(policy.size, np.float32)
-        self._live = LiveTensors(policy)
+        self._live = NamedTensors(policy)
 
     def load(self, params: Tensors) -> None:
         """Take what was published: parameters and statistics."""

@@ -61,7 +61,7 @@ OF_SERVER = ("shards", "n_fetch", "n_push", "pieces", "max_lag", "outliers")  # 
 class Config(CEMConfig, SamplingConfig, ServerConfig):
     """QT-Opt. With several learners, periods are in updates of the parameter server."""
 
-    at_start: ClassVar[tuple[str, ...]] = ("demonstrations", "activation")
+    fixed_at_start: ClassVar[tuple[str, ...]] = ("demonstrations", "activation")
     only_with: ClassVar[OnlyWith] = {
         "online_share": ("demonstrations",), "label_uses": ("samples_per_insert",), "activation": ("hidden",),
     }  # fmt: skip

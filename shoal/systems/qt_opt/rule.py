@@ -26,7 +26,7 @@ from shoal.learning.learner import SGDLearner
 from shoal.learning.off_policy import METRICS_EVERY
 from shoal.learning.optimiser import OptimiserConfig
 from shoal.nets.cem_network import CEMNetwork
-from shoal.nets.live import LiveTensors
+from shoal.nets.named_tensors import NamedTensors
 from shoal.nets.precision import inferring
 from shoal.settings.ranges import Fraction, Natural, NonNegative, Repeats
 from shoal.types import State
@@ -39,7 +39,7 @@ SNAPSHOTS = 12  # of the averaged parameters, within the lag of the second targe
 class CEMConfig(OptimiserConfig):
     """The learning rule of QT-Opt."""
 
-    at_start: ClassVar[tuple[str, ...]] = ("loss",)
+    fixed_at_start: ClassVar[tuple[str, ...]] = ("loss",)
 
     loss: Literal["cross-entropy", "squared"] = "squared"
     """Loss of a value against its label: cross-entropy where returns lie in [0, 1], else half the square."""
@@ -221,7 +221,7 @@ class Bellman:
 
     def __init__(self, nets: CEMNetwork, seed: int, offline: Offline | None = None) -> None:
         self.first, self.second, self.offline = inferring(nets), inferring(copy.deepcopy(nets)), offline
-        self._live = LiveTensors(self.first), LiveTensors(self.second)
+        self._live = NamedTensors(self.first), NamedTensors(self.second)
         self.device = nets.noise.device
         self.rng = torch.Generator().manual_seed(seed)  # of the CPU: its state fits on any device
 

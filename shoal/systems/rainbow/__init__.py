@@ -16,8 +16,8 @@ from torch import Tensor
 from shoal import transfer
 from shoal.api import MASK, Arrays, Batch, Context, Learner, Tensors, Update, UsageError, observations
 from shoal.learning.off_policy import QLearningConfig
+from shoal.nets.batched_agent import Draws
 from shoal.nets.q_network import NOISE, QNetwork, ReturnNetwork
-from shoal.nets.rowwise import Draws
 from shoal.ops import forbid, loss_with_gradient
 from shoal.ops.noise import scale_noise
 from shoal.program import Program
@@ -35,7 +35,7 @@ from shoal.types import State, Values
 class ReturnsConfig(QLearningConfig):
     """The settings of descriptions of returns, and of noisy networks."""
 
-    at_start: ClassVar[tuple[str, ...]] = ("returns", "v_min", "v_max")
+    fixed_at_start: ClassVar[tuple[str, ...]] = ("returns", "v_min", "v_max")
     only_with: ClassVar[OnlyWith] = {
         "atoms": ("returns", "categorical", "quantile"), "v_min": ("returns", "categorical"),
         "v_max": ("returns", "categorical"), "kappa": ("returns", "quantile"), "td_clip": ("returns", "mean"),

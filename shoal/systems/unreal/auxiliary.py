@@ -28,7 +28,7 @@ from shoal.systems.unreal.frame_replay import FRAMES, FrameReplay
 class AuxiliaryConfig:
     """The auxiliary tasks and their weights in the loss."""
 
-    at_start: ClassVar[tuple[str, ...]] = ("replay",)
+    fixed_at_start: ClassVar[tuple[str, ...]] = ("replay",)
     only_with: ClassVar[OnlyWith] = {
         "pixel_control_cost": ("pixel_control",), "pixel_control_gamma": ("pixel_control",),
         "pixel_cell": ("pixel_control",), "reward_prediction_cost": ("reward_prediction",),

@@ -10,7 +10,7 @@ from shoal import fast
 from shoal.api import Tensors
 
 
-class LiveTensors:
+class NamedTensors:
     """The parameters and buffers of ``module``, for frequent reads or writes. They must remain the same objects and
     change in place (as by optimisers, ``load_state_dict`` and running statistics). Their data may move to other memory
     (``tensor.data = ...``)."""

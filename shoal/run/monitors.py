@@ -1,4 +1,4 @@
-"""Companions of a training or a population: its web page, and alerts."""
+"""What monitors a training or a population: its web page, and alerts."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ Ended = TypeVar("Ended", bound=HasEnded)
 
 
 @dataclass
-class Company:
-    """The companions of one run: ``observers`` of its rows, and the alarm that is told how it ended."""
+class Monitors:
+    """The monitors of one run: ``observers`` of its rows, and the alarm that is told how it ended."""
 
     observers: Sequence[Observer] = ()
     alarm: Alarm | None = None
@@ -51,8 +51,8 @@ class Company:
 
 
 @dataclass(frozen=True)
-class Beside:
-    """The requested companions of a training. Raises UsageError for values of the wrong kind.
+class MonitorOptions:
+    """Which monitors a training has. Raises UsageError for values of the wrong kind.
 
     alert: a shell command. alert_after: seconds without progress before an alert; None: ``alerts.AFTER``. watch:
     whether to serve a web page until the end.
@@ -74,16 +74,16 @@ class Beside:
         expect(bool, self.watch, "--watch" if self.flags else "'watch'")
 
     @contextlib.contextmanager
-    def of(self, path: Path, part: str = "a replica") -> Iterator[Company]:
-        """Yield the companions of the run in the directory ``path`` within the block; of several ranks, only the first
+    def running(self, path: Path, part: str = "a replica") -> Iterator[Monitors]:
+        """Yield the monitors of the run in the directory ``path`` within the block; of several ranks, only the first
         has any. part: what a restart restarts, in words."""
         if ranks.follows() or (self.alert is None and not self.watch):
-            yield Company()
+            yield Monitors()
             return
         with contextlib.ExitStack() as stack:
             observers: list[Observer] = []
             if self.watch:
-                from shoal.watch.beside import page
+                from shoal.watch.page_process import page
 
                 observers.append(page_of_it := stack.enter_context(page(path)))
                 print(f"shoal: watch this run at {page_of_it.address}", file=sys.stderr)
@@ -91,13 +91,13 @@ class Beside:
             if self.alert is not None:
                 alarm = stack.enter_context(Alarm(self.alert, path, self.alert_after or AFTER, part))
                 observers.append(alarm)
-            yield Company(observers, alarm)
+            yield Monitors(observers, alarm)
 
 
-ALONE = Beside()
+NO_MONITORS = MonitorOptions()
 
 
-def read(opts: Values) -> Beside:
+def read(opts: Values) -> MonitorOptions:
     """Remove the flags of this module from ``opts`` and return their values."""
     alert, after, watch = (opts.pop(name, None) for name in ("alert", "alert-after", "watch"))
-    return Beside(alert, after, bool(watch), flags=True)
+    return MonitorOptions(alert, after, bool(watch), flags=True)

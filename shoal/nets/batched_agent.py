@@ -27,7 +27,7 @@ def moved(nets: M, device: str, precision: Precision) -> M:
     return inferring(nets)
 
 
-class Rowwise:
+class BatchedAgent:
     """Action selection of an agent with a network ``nets``: ``draw`` takes random numbers, and ``respond`` computes
     actions from them and the observations.
 
@@ -45,7 +45,7 @@ class Rowwise:
         self.on_host = self.device.type == "cpu"
         self._hold(moved(self.nets, device, precision))
 
-    def share(self, other: Rowwise) -> None:
+    def share(self, other: BatchedAgent) -> None:
         """Act by the network of ``other`` from now on, with whatever parameters ``other`` loads."""
         self.device, self.on_host = other.device, other.on_host
         self._hold(other.nets)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from shoal import fast
-from shoal.nets.live import LiveTensors
+from shoal.nets.named_tensors import NamedTensors
 
 
 @pytest.fixture(params=[True, False], ids=["fast", "plain"])
@@ -15,7 +15,7 @@ def nets(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> tor
     return torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2))
 
 
-def same(live: LiveTensors, nets: torch.nn.Module) -> None:
+def same(live: NamedTensors, nets: torch.nn.Module) -> None:
     wanted = nets.state_dict()
     assert live.tensors.keys() == wanted.keys()
     for name, tensor in live.tensors.items():
@@ -24,7 +24,7 @@ def same(live: LiveTensors, nets: torch.nn.Module) -> None:
 
 
 def test_live_tensors_follow_parameters_that_move_to_other_memory(nets: torch.nn.Module) -> None:
-    live = LiveTensors(nets)
+    live = NamedTensors(nets)
     same(live, nets)
     for tensor in nets.state_dict(keep_vars=True).values():
         tensor.data = tensor.data + 1
@@ -32,7 +32,7 @@ def test_live_tensors_follow_parameters_that_move_to_other_memory(nets: torch.nn
 
 
 def test_what_is_loaded_after_a_move_is_in_the_network(nets: torch.nn.Module) -> None:
-    live = LiveTensors(nets)
+    live = NamedTensors(nets)
     for turn in range(3):
         wanted = {name: torch.full_like(tensor, 7 + turn) for name, tensor in nets.state_dict().items()}
         for p in nets.parameters():
@@ -42,7 +42,7 @@ def test_what_is_loaded_after_a_move_is_in_the_network(nets: torch.nn.Module) ->
 
 
 def test_adopted_tensors_are_the_networks(nets: torch.nn.Module) -> None:
-    live = LiveTensors(nets)
+    live = NamedTensors(nets)
     given = {name: torch.ones_like(p) for name, p in nets.named_parameters()}
     live.adopt(given)
     same(live, nets)

@@ -33,7 +33,7 @@ class Page:
         if self._process is None:
             descriptor = self._socket.fileno()
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "shoal.watch.beside", str(descriptor), str(self._path)],
+                [sys.executable, "-m", "shoal.watch.page_process", str(descriptor), str(self._path)],
                 stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, pass_fds=[descriptor],
                 env={**os.environ, server.TOKEN: self._token}, start_new_session=True,
             )  # fmt: skip
