@@ -9,7 +9,8 @@ SLOW: dict[str, tuple[str, ...]] = {
     "cli/test_alerts.py": ("page_beside_a_training", "hangs_tells_of_it"),
     "cli/test_commands.py": ("mistake_in_a_process_of_its_own", "closed_output", "name_is_no_text"),
     "cli/test_export.py": (
-        "any_number_of_rows[es", "any_number_of_rows[impala, lstm", "that_of_the_policy[dd-ppo, choices and boxes-torch-e",
+        "any_number_of_rows[es", "any_number_of_rows[impala, lstm",
+        "is_that_of_the_policy[dd-ppo, choices and boxes-torch-export",
     ),
     "cli/test_seeds.py": ("differ_within_a_system",),
     "cluster/test_ray.py": ("goes_from_local_processes",),
@@ -29,8 +30,8 @@ SLOW: dict[str, tuple[str, ...]] = {
     "faults/test_safety.py": ("nothing_listens",),
     "faults/test_seeds.py": ("share_no_seed[4096", "share_no_seed[64"),
     "faults/test_streams.py": (
-        "can_be_written", "start_without_standard_streams", "takes_the_output[script4", "trains_without_standard_streams",
-        "full_at_the_start",
+        "can_be_written", "start_without_standard_streams", "takes_the_output[script4",
+        "trains_without_standard_streams", "full_at_the_start",
     ),
     "faults/test_swapped.py": ("swapped_for_a_link[checkpoints",),
     "population/test_members.py": ("slots_end",),
