@@ -26,7 +26,7 @@ from shoal.serial.runtime import SerialRuntime
 from shoal.settings.config import default_values, resolve
 from shoal.settings.flags import coerce, options as parse_options, ranged
 from shoal.settings.ranges import FLOAT32_MAX, SMALLEST, Decay, Finite, Fraction, NonNegative, Range
-from tests.cli.conftest import Shoal
+from cli.conftest import Shoal
 
 ENVS = {"apex-dpg": "Pendulum-v1", "d4pg": "Pendulum-v1", "qt-opt": "Pendulum-v1"}
 HUGE = (2**31, 99_999_999_999, 2**62, 2**63 - 1)

@@ -18,7 +18,7 @@ from shoal.run import elsewhere, panel
 from shoal.run.progress import Played, Progress, packed
 from shoal.runtime.launch import Stop
 from shoal.watch.files import RunFiles
-from tests.watch.runs import snapshot, write_run
+from watch.runs import snapshot, write_run
 
 ENV = Played("CartPole-v1", "toy", "fastest")
 

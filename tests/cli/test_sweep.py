@@ -15,7 +15,7 @@ import pytest
 
 from shoal import systems
 from shoal.cli.main import main
-from tests.cli.test_numbers import TABLES, kinds, numeric
+from cli.test_numbers import TABLES, kinds, numeric
 
 WORDS = ("nan", "inf", "-1", "0", "1e308", "99999999999", "word", "")
 SENTENCES = 3

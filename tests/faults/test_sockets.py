@@ -20,7 +20,7 @@ import pytest
 from trainings import ENVIRON, SMALL
 
 from shoal.records.metric_files import newest_steps
-from tests.watch.runs import write_run
+from watch.runs import write_run
 
 pytestmark = pytest.mark.timeout(400)
 SILENT = 500  # connections that say nothing

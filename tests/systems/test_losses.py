@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import config, ppo_learner
-from ops import oracles
+import oracles
 
 from shoal.api import Batch, Tensors
 from shoal.learning.ppo_learner import MinibatchSteps, PPOLearner

@@ -12,7 +12,7 @@ import pytest
 import torch
 from drawn import batch as drawn
 from helpers import config
-from ops import oracles
+import oracles
 from torch import nn
 
 from shoal import linear

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from systems.helpers import config, record_batches, run, spy
+from helpers import config, record_batches, run, spy
 from torch import Tensor
 
 from shoal.api import Batch, Context, Tensors, Update, UsageError, observations

@@ -15,7 +15,7 @@ from shoal.api import UsageError
 from shoal.watch import guard, server
 from shoal.watch.catalogue import Catalogue
 from shoal.watch.site import Site
-from tests.watch.runs import write_run
+from watch.runs import write_run
 
 SECRET = "a-token-of-32-characters-or-more"
 PATHS = ["/", "/static/app.js", "/static/plotly.min.js", "/api/runs", "/api/run?run=one", "/api/metrics?run=one",

@@ -17,7 +17,7 @@ from shoal.watch.catalogue import Catalogue
 from shoal.watch.files import RunFiles
 from shoal.watch.folder import Folder
 from shoal.watch.site import Site
-from tests.watch.runs import snapshot, write_run
+from watch.runs import snapshot, write_run
 
 MARKUP = "<script>alert(1)</script><img src=x onerror=alert(1)>\"'&"
 

@@ -13,8 +13,8 @@ import pytest
 import shoal
 from shoal.api import UsageError
 from shoal.watch import report
-from tests.watch.runs import write_run
-from tests.watch.test_page import MARKUP
+from watch.runs import write_run
+from watch.test_page import MARKUP
 
 
 @pytest.fixture(autouse=True)
