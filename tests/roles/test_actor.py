@@ -234,7 +234,7 @@ def test_the_fields_of_a_message() -> None:
 
 
 def test_steps_of_a_message_that_is_not_complete_are_told_as_they_are_made() -> None:
-    role, told = actor("next_step"), []
+    role, told = actor("next_step"), list[int]()
     role.ctx.metrics.made = told.append
     role.step()
     valid = role.out.items[0]["valid"].sum(1).cumsum()

@@ -12,6 +12,8 @@ import pytest
 import torch
 from devices import DEVICE
 from fakes import Params, ScriptedEnvs, SummingAgent, Writer, context
+from noted import noted
+from present import present
 from tolerance import rounding
 
 import shoal
@@ -155,7 +157,7 @@ def test_two_groups_of_an_actors_environments_are_acted_for_as_two_actors_of_hal
         next(port.channel.spec for port in system.program(c).roles[0].ports.values() if port.direction == "write")
         for c in (cfg, half)
     )
-    wires, served, plain = Wires(cfg.env_spec(), spec, 6, 2, 2), [], []
+    wires, served, plain = Wires(cfg.env_spec(), spec, 6, 2, 2), list[ServedActorRole](), list[Any]()
     for k in range(2):
         made = [make(cfg.env, 3, cfg) for _ in range(2)]
         ctx = context("actor", k, 2, seed=1_000 * k + 7)
@@ -172,13 +174,12 @@ def test_two_groups_of_an_actors_environments_are_acted_for_as_two_actors_of_hal
         actor.start()
         pump(server, unrolls=0)
     pump(server, *served, unrolls=4, alone=True)
-    for actor in plain:
+    for one in plain:
         for _ in range(4):
-            actor.step()
+            one.step()
     for k, actor in enumerate(served):
-        for found, *parts in zip(
-            actor.out.items, *(other.out.items for other in plain[2 * k : 2 * k + 2]), strict=True
-        ):  # type: ignore[attr-defined]
+        sent = cast(Writer, actor.out).items
+        for found, *parts in zip(sent, *(other.out.items for other in plain[2 * k : 2 * k + 2]), strict=True):
             for name, array in found.items():
                 axis = 0 if name.startswith("state/") and halves["first"].shape[0] > cfg.unroll else 1
                 assert np.array_equal(array, np.concatenate([part[name] for part in parts], axis)), name
@@ -257,7 +258,7 @@ def test_the_agent_of_a_group_explores_for_as_many_environments_as_the_group_has
         "apex-dqn", env="CartPole-v1", preset="none", runtime="serial", actors=1, envs=4, unroll=8, hidden=(8,),
         inference="server", double_buffer="on", steps=200, min_replay=32, batch=8, run_dir=tmp_path / "r", quiet=True,
     )  # fmt: skip
-    assert run.report.steps >= 200
+    assert present(run.report).steps >= 200
 
 
 def test_whole_games_stay_in_one_group(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -470,11 +471,11 @@ def served_alone(seed: int = 11) -> tuple[Any, Any, Any]:
 
 
 def test_what_replaces_a_server_draws_other_numbers_for_the_same_life_of_an_actor() -> None:
-    seeds = []
+    seeds: list[int] = []
     for generation in (0, 1, 0):
         actor, server, _ = served_alone()
         serving, role = server(generation), actor(11)
-        serving.agent = lambda whose: (seeds.append(whose.seed), SummingAgent())[1]
+        serving.agent = lambda whose: noted(seeds, whose.seed, SummingAgent())
         role.start()
         serving.step()
     assert seeds[0] == seeds[2] == 11 and seeds[1] not in (11, 4)

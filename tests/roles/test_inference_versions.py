@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from fakes import Params, ScriptedEnvs, SummingAgent, Writer, context
+from noted import noted
 from test_inference import SCRIPT, Wires
 
 from shoal.api import Field
@@ -94,7 +95,7 @@ def test_a_learner_tells_the_lag_of_each_step_and_learns_from_no_version(system:
             lags.append({lag: values.count(lag) for lag in values})
             tally(name, values)
 
-        role.learner.update = lambda batch: (learned.append(batch.items), update(batch))[1]
+        role.learner.update = lambda batch: noted(learned, batch.items, update(batch))
         role.ctx.metrics.tally = counted
 
     run(spy(load(system).program(cfg), "learner", keep), 4)

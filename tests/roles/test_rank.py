@@ -24,6 +24,9 @@ class Board:
         self.puts: list[int] = []
         self.looks = 0
 
+    def ready(self) -> bool:
+        return True
+
     def put(self, row: Any) -> None:
         self.puts.append(int(row[PROGRESS]))
 

@@ -237,7 +237,7 @@ def test_a_draw_is_by_the_priorities_of_then() -> None:
         assert role.transitions.priorities == wanted and role.transitions.draws == 1
     spec = part_spec(ITEMS, BATCH)
     assert [spec[name].axis for name in (KEYS, PROBS, USED, SIZE, ROUND)] == [0] * 5 and spec["sequence"].axis == 1
-    assert {f.axis for f in (masses_spec(2) | learned_spec(2)).values()} == {0}
+    assert {f.axis for f in {**masses_spec(2), **learned_spec(2)}.values()} == {0}
 
 
 @pytest.mark.parametrize("batches", [BOARD_BATCHES - 1, BOARD_BATCHES, BOARD_BATCHES + 1, 2 * BOARD_BATCHES + 3])

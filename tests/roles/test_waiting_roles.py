@@ -371,7 +371,8 @@ class Parts:
     """The read end of parameters in two parts."""
 
     def __init__(self) -> None:
-        self.versions, self.value = (0, 0), 0.0
+        self.versions: tuple[int, ...] = (0, 0)
+        self.value = 0.0
         self.fetches = 0
 
     def publish(self, value: float, *versions: int) -> None:

@@ -86,8 +86,8 @@ def worker(index: int = 0, period: int = 0, clock: Any = None, target: Shared | 
         spec = unroll_spec(env.spec, STEPS, 2, {"value": ((), "float32")}, {"sum": (1,)})
         return Collector(ctx, env, SummingAgent(), params, spec)  # type: ignore[arg-type]
 
-    args: Any = (ctx, actor, Learner(), lambda steps: 0.5 / (1 + steps), Shared())
-    return TargetWorkerRole(*args, target, period) if target is not None else WorkerRole(*args)
+    args: list[Any] = [ctx, actor, Learner(), lambda steps: 0.5 / (1 + steps), Shared()]
+    return TargetWorkerRole(*[*args, target, period]) if target is not None else WorkerRole(*args)
 
 
 def test_a_step_is_a_copy_a_segment_and_an_addition() -> None:

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import oracles
 import pytest
 import torch
 from helpers import config, ppo_learner
-import oracles
 
 from shoal.api import Batch, Tensors
 from shoal.learning.ppo_learner import MinibatchSteps, PPOLearner

@@ -8,11 +8,12 @@ import math
 from typing import Any
 
 import numpy as np
+import oracles
 import pytest
 import torch
 from drawn import batch as drawn
 from helpers import config
-import oracles
+from modules import module_of
 from torch import nn
 
 from shoal import linear
@@ -27,7 +28,7 @@ from shoal.learning.segment_learner import SegmentLearner
 from shoal.learning.synchronised_learner import MeanGradient
 from shoal.nets.dpg_network import Returns
 from shoal.ops import SGD, clip, excess, global_norm
-from shoal.systems import apex_dpg, es, load
+from shoal.systems import apex_dpg, es
 from shoal.systems.apex_dpg import DPG
 from shoal.systems.async_sarsa import OneStepSarsa
 from shoal.systems.d4pg import INITIAL_SPREAD, Categorical, Mixture, RangeLearner
@@ -150,7 +151,7 @@ def test_a_mean_gradient_is_written_and_taken_in_the_order_of_the_parameters() -
 def q_learning(**fields: Any) -> QLearning:
     cfg = config("dqn", env="Acrobot-v1", hidden=(4,), **CPU, **fields)
     torch.manual_seed(0)
-    return QLearning(cfg, load("dqn").network(cfg), 0.5 if cfg.prioritised else None)
+    return QLearning(cfg, module_of("dqn").network(cfg), 0.5 if cfg.prioritised else None)
 
 
 def moved(algorithm: OffPolicy) -> bool:
@@ -327,7 +328,7 @@ def test_a_narrow_range_is_told_with_its_fuller_side(top: float, side: str, capl
 @pytest.mark.parametrize("loss", ["cross-entropy", "squared"])
 def test_loss_of_labels_is_the_formula(loss: Any) -> None:
     cfg = config("qt-opt", env="Pendulum-v1", hidden=(4,), **CPU, loss=loss)
-    algorithm = LabelledQ(cfg, load("qt-opt").network(cfg))
+    algorithm = LabelledQ(cfg, module_of("qt-opt").network(cfg))
     rng = np.random.default_rng(0)
     z, y = rng.normal(size=6), rng.random(6)
     batch = algorithm.prepare(Batch({"target": torch.from_numpy(y)}))
@@ -571,8 +572,8 @@ def test_gradient_of_a_segment_is_clipped_by_the_schedule_of_the_moment() -> Non
 
 def test_a_learner_of_parts_makes_a_step_of_each() -> None:
     cfg = config("impala", env="CartPole-v1", **CPU, learning_rate=0.0)
-    nets = load("impala").network(cfg)
-    algorithm = load("impala").VTrace(cfg, nets)
+    nets = module_of("impala").network(cfg)
+    algorithm = module_of("impala").VTrace(cfg, nets)
     asked: list[int] = []
     learner = SGDLearner(algorithm, make_optimiser(cfg, nets), parts=2, progress=lambda n: asked.append(n) or 0.0)  # type: ignore[func-returns-value]
     rng = np.random.default_rng(0)
@@ -597,7 +598,7 @@ def test_a_learner_of_parts_makes_a_step_of_each() -> None:
 def test_rewards_are_predicted_from_three_frames() -> None:
     """Jaderberg et al. 2017, section 3.2."""
     cfg = config("unreal", **CPU, screen=36, reward_prediction=True)
-    nets = load("unreal").network(cfg)
+    nets = module_of("unreal").network(cfg)
     layer = next(m for m in nets.reward_prediction.modules() if isinstance(m, nn.Linear))
     assert layer.in_features == 3 * nets.encoder.seen_features
 
@@ -607,7 +608,7 @@ def test_a_value_that_is_learned_is_the_one_that_was_told(separate: bool) -> Non
     """On an encoder of its own, or on the policy's."""
     cfg = config("recurrent-ppo", env="CartPole-v1", **CPU, separate_critic=separate)
     torch.manual_seed(0)
-    nets = load("recurrent-ppo").network(cfg)
+    nets = module_of("recurrent-ppo").network(cfg)
     items = {"obs": torch.randn(5, 3, 4), "first": torch.zeros(5, 3, dtype=torch.bool)}
     policy, value = nets.unroll({"obs": items["obs"]}, items["first"], {})
     found = nets.outputs(items).values
@@ -669,7 +670,7 @@ def test_an_updater_goes_on_with_both_networks_its_draws_and_its_demonstrations(
             self.drawn = state["drawn"]
 
     cfg = config("qt-opt", env="Pendulum-v1", hidden=(4,), **CPU)
-    one, other = (Bellman(load("qt-opt").network(cfg), seed, Others()) for seed in (1, 2))  # type: ignore[arg-type]
+    one, other = (Bellman(module_of("qt-opt").network(cfg), seed, Others()) for seed in (1, 2))  # type: ignore[arg-type]
     one.offline.drawn = 7  # type: ignore[union-attr]
     with torch.no_grad():
         for p in one.second.parameters():
@@ -716,7 +717,7 @@ def test_a_state_of_an_earlier_version_says_whether_the_target_was_copied(copies
 def test_sarsa_goes_on_with_the_step_that_it_holds() -> None:
     cfg = config("async-sarsa", env="CartPole-v1", hidden=(4,), **CPU)
     torch.manual_seed(0)
-    nets, rng = load("async-q").network(cfg), np.random.default_rng(0)
+    nets, rng = module_of("async-q").network(cfg), np.random.default_rng(0)
 
     def part() -> Batch:
         items = {"obs": torch.from_numpy(rng.normal(size=(4, 2, 4)).astype(np.float32))}
