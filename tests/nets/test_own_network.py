@@ -121,7 +121,8 @@ def test_qt_opt_averages_running_statistics_and_takes_over_counters() -> None:
     learned.running_mean += 2.0
     learned.num_batches_tracked += 3
     rule.after_step(1)
-    averaged = present(rule.average).encoder.own.rest[0]
+    average: Any = present(rule.average)
+    averaged = average.encoder.own.rest[0]
     assert torch.equal(averaged.running_mean, learned.running_mean / 2) and int(averaged.num_batches_tracked) == 3
 
 

@@ -1,3 +1,6 @@
+from functools import partial
+from typing import cast
+
 import pytest
 import torch
 from tolerance import assert_rounded
@@ -5,6 +8,7 @@ from tolerance import assert_rounded
 from shoal.api import Observation, UsageError
 from shoal.fast.pixels import channels_last, unshuffled
 from shoal.nets import MLP, Encoder, ImpalaResNet, NatureCNN, RecurrentCore, orthogonal
+from shoal.nets.torsos import MinAtarCNN
 
 IMAGE = Observation((4, 84, 84), "uint8", "image")
 SMALL = Observation((3, 20, 20), "uint8", "image")
@@ -37,7 +41,7 @@ def test_impala_sizes_are_those_of_the_paper():
 
 
 @pytest.mark.parametrize("side", [5, 7, 10, 20, 35, 36, 64])
-@pytest.mark.parametrize("make", [NatureCNN, ImpalaResNet, lambda *a: ImpalaResNet(*a, depth="shallow")])
+@pytest.mark.parametrize("make", [NatureCNN, ImpalaResNet, partial(ImpalaResNet, depth="shallow")])
 def test_any_image_size(make, side):
     net = make(3, side, side)
     assert net(image((3, side, side), 2)).shape == (2, net.features)
@@ -171,7 +175,7 @@ def test_unshuffled_is_torchs_with_the_channels_last(shape: tuple[int, ...], sid
 
 @pytest.mark.usefixtures("fast_enabled")
 @pytest.mark.parametrize("side", [84, 72, 83])  # the last is not made of blocks
-@pytest.mark.parametrize("make", [NatureCNN, lambda *a: ImpalaResNet(*a, depth="shallow")])
+@pytest.mark.parametrize("make", [NatureCNN, partial(ImpalaResNet, depth="shallow")])
 def test_a_convolution_of_blocks_is_the_convolution(make, side):
     torch.manual_seed(0)
     net, images = make(4, side, side), image((4, side, side), 5)
@@ -209,7 +213,9 @@ def test_the_minatar_torso_is_the_published_network_on_boards_and_on_images() ->
     encoder = Encoder({"obs": board}, "minatar")
     assert encoder.features == 128
     assert sum(p.numel() for p in encoder.parameters()) == (6 * 9 + 1) * 16 + (8 * 8 * 16 + 1) * 128
-    conv, hidden = encoder.images["obs"].convs[0], encoder.images["obs"].fc[0]
+    torso = cast(MinAtarCNN, encoder.images["obs"])
+    first, hidden = cast(torch.nn.Sequential, torso.convs)[0], cast(torch.nn.Sequential, torso.fc)[0]
+    conv = cast(torch.nn.Conv2d, first)
     x = torch.randint(0, 2, (2, 3, 10, 10, 6)).float()
     planes = x.flatten(0, 1).permute(0, 3, 1, 2)  # not divided by 255
     seen = torch.relu(torch.nn.functional.conv2d(planes, conv.weight, conv.bias))

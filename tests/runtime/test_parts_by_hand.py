@@ -224,7 +224,8 @@ def test_a_role_is_saved_where_a_port_waits_before_any_port_has_done_anything_in
 
 
 def test_a_rest_is_time_that_a_role_waits_and_reports_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
-    session, phases, ticks = session_of(plan_of(Channel("c", "queue", {"x": Field((1,))}))), [], []
+    session = session_of(plan_of(Channel("c", "queue", {"x": Field((1,))})))
+    phases, ticks = list[str](), list[str]()
     session.metrics.show = phases.append
     session.tick = lambda: ticks.append(phases[-1])
     session.rest(0.001)

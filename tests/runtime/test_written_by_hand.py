@@ -30,10 +30,10 @@ def snapshot(row: int, **given: Any) -> Snapshot:
     return Snapshot(**{**zeros, **fixed, **given})
 
 
-def table(path: Path, name: str) -> list[dict[str, str]]:
+def table(path: Path, name: str) -> list[dict[Any, str]]:
     """The cells that are not empty, by the names of their columns, row by row; first the columns."""
     header, *rows = [line.split(",") for line in (path / f"{name}.csv").read_text().splitlines()]
-    return [dict(enumerate(header)), *({c: x for c, x in zip(header, row, strict=True) if x} for row in rows)]  # type: ignore[list-item]
+    return [dict(enumerate(header)), *({c: x for c, x in zip(header, row, strict=True) if x} for row in rows)]
 
 
 class Clock:

@@ -114,7 +114,7 @@ def test_the_gradient_is_that_of_the_whole_loss() -> None:
     nets.zero_grad()
     policy, value = nets.unroll(observations(items), items["first"], start_state(items))
     log_prob, entropy = nets.dist.evaluate(policy[:-1], items["action"])
-    returns, running = [], value[-1].detach()
+    returns, running = list[torch.Tensor](), value[-1].detach()
     for t in reversed(range(len(items["reward"]))):
         ended = items["terminated"][t]
         after = torch.where(items["truncated"][t] | ~items["valid"][t], value[t + 1].detach(), running)

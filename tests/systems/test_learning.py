@@ -44,9 +44,11 @@ def recalls() -> list[Any]:
     out = []
     for seed in range(20):
         env = Memory(1)
-        seen, cue = [env.reset(seed=seed)[0][0].copy()], int(env.cue[0])
+        begin: Any = env.reset(seed=seed)[0]
+        seen, cue = [begin[0].copy()], int(env.cue[0])
         rewards: list[float] = []
         for _ in range(Memory.DELAY + 1):
+            obs: Any
             obs, reward, *_ = env.step(np.array([cue]))
             seen.append(obs[0].copy())
             rewards.append(float(reward[0]))

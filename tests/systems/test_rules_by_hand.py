@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import math
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import oracles
@@ -14,6 +14,7 @@ import torch
 from drawn import batch as drawn
 from helpers import config
 from modules import module_of
+from present import present
 from torch import nn
 
 from shoal import linear
@@ -27,6 +28,7 @@ from shoal.learning.parameter_server import OutlierFilter, RemoteLearner
 from shoal.learning.segment_learner import SegmentLearner
 from shoal.learning.synchronised_learner import MeanGradient
 from shoal.nets.dpg_network import Returns
+from shoal.nets.normaliser import RunningNorm
 from shoal.ops import SGD, clip, excess, global_norm
 from shoal.systems import apex_dpg, es
 from shoal.systems.apex_dpg import DPG
@@ -194,8 +196,8 @@ def test_target_moves_a_share_of_the_way_and_takes_whole_numbers_as_they_are() -
     before = {name: tensor.clone() for name, tensor in nets.state_dict().items()}
     with torch.no_grad():
         for p in nets.parameters():
-            p += 1.0
-    nets.count += 7
+            p.add_(1.0)
+    cast(torch.Tensor, nets.count).add_(7)
     algorithm.average_target(0.1)
     target = algorithm.target.state_dict()
     for name in ("weight", "bias"):
@@ -277,7 +279,7 @@ def test_dpg_tells_what_it_finds() -> None:
     told = {k: float(v) for k, v in update.metrics.items()}
     assert told["q_mean"] == pytest.approx((p @ support).mean(), rel=1e-3)
     assert told["td_error"] == pytest.approx(np.abs(error).mean(), rel=1e-3)
-    np.testing.assert_allclose(update.priorities, np.abs(error), rtol=1e-3)
+    np.testing.assert_allclose(present(update.priorities), np.abs(error), rtol=1e-3)
     slope, action = outputs.values.by_action.numpy(), outputs.values.action.detach().numpy()
     assert told["action_gradient"] == pytest.approx(np.abs(slope).mean(), rel=1e-3)
     assert told["saturated"] == pytest.approx((np.abs(action) > 0.99).mean()) and 0.0 < told["saturated"] < 1.0
@@ -338,7 +340,7 @@ def test_loss_of_labels_is_the_formula(loss: Any) -> None:
     q = 1 / (1 + np.exp(-z)) if loss == "cross-entropy" else z
     each = -(y * np.log(q) + (1 - y) * np.log(1 - q)) if loss == "cross-entropy" else 0.5 * (z - y) ** 2
     assert found.item() == pytest.approx(each.mean())
-    np.testing.assert_allclose(outputs.grad, (q - y) / 6, rtol=1e-6)
+    np.testing.assert_allclose(present(outputs.grad), (q - y) / 6, rtol=1e-6)
     assert {k: float(v) for k, v in update.metrics.items()} == pytest.approx(
         {"q_mean": q.mean(), "td_error": np.abs(q - y).mean()}
     )
@@ -446,7 +448,7 @@ def gone_on(cfg: Any, learner: EvolutionLearner, table: np.ndarray) -> tuple[Evo
 def test_a_population_of_perceptrons_acts_as_its_networks(activation: Any, hidden: tuple[int, ...]) -> None:
     cfg = config("es", **{**CPU, "hidden": hidden, "activation": activation})
     policy, rng = es.network(cfg), np.random.default_rng(0)
-    policy.norms["obs"].merge(torch.ones(4), torch.full((4,), 4.0), torch.tensor(10))
+    cast(RunningNorm, policy.norms["obs"]).merge(torch.ones(4), torch.full((4,), 4.0), torch.tensor(10))
     for parameter in policy.parameters():
         parameter.data += 0.3 * torch.randn_like(parameter)
     fast, plain = (kind(policy, 3) for kind in (PerceptronPopulation, ModulePopulation))
