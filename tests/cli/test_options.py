@@ -165,7 +165,7 @@ def test_a_wrong_evaluation_is_one_sentence(given: dict[str, Any], says: str) ->
 
 def test_one_observer_needs_no_list(tmp_path: Path, fake: str) -> None:
     rows: list[Any] = []
-    train(Path(fake), env="CartPole-v1", runtime="serial", run_dir=tmp_path / "r", observers=rows.append)  # type: ignore[arg-type]
+    train(Path(fake), env="CartPole-v1", runtime="serial", run_dir=tmp_path / "r", observers=rows.append)
     assert rows and rows[-1]["steps"] >= 400
 
 

@@ -76,7 +76,7 @@ def test_who_acts_is_in_eval_mode(system: str, fields: dict[str, Any], torso: st
 
 def test_the_learner_trains_and_its_target_network_does_not() -> None:
     dqn = module_of("dqn")
-    nets = dqn.network(dqn.Config(env="CartPole-v1", torso=f"{FILE}:dropout"))  # type: ignore[attr-defined]
+    nets = dqn.network(dqn.Config(env="CartPole-v1", torso=f"{FILE}:dropout"))
     from shoal.systems.dqn import QLearning
 
     algorithm = QLearning(dqn.Config(env="CartPole-v1"), nets)
@@ -103,7 +103,7 @@ def test_without_a_gradient_a_network_is_in_eval_mode_and_what_the_user_has_fixe
 
 def test_running_statistics_travel_with_the_parameters() -> None:
     policy = policy_of("impala", "batch_norm")
-    learner = module_of("impala").network(policy.cfg)  # type: ignore[attr-defined]
+    learner = module_of("impala").network(policy.cfg)
     learner.encoder({"obs": torch.full((8, 4), 3.0)})
     policy.agent.load(learner.state_dict(), 1)
     norm = policy.agent.nets.encoder.own.rest[0]  # type: ignore[attr-defined]

@@ -51,7 +51,7 @@ def of_absolute_values(nets: nn.ModuleList, activation: str) -> nn.ModuleList:
     for p in nets.parameters():
         p.data.abs_()
     layers = cast(nn.Sequential, encoder_of(nets).mlp)
-    for i in range(1, len(layers), 2):
+    for i in range(1, len(list(layers.children())), 2):
         layers[i] = Identity(activation)
     return nets
 

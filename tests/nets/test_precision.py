@@ -32,7 +32,7 @@ def test_which_cpus_multiply_bf16(monkeypatch, flags, unit):
 
 def test_unknown_precision():
     with pytest.raises(UsageError, match="fp16"):
-        precision.resolve("fp16")  # type: ignore[arg-type]
+        precision.resolve("fp16")
 
 
 def test_bf16_is_close_and_features_and_gradients_are_float32():
@@ -54,7 +54,7 @@ def test_bf16_is_close_and_features_and_gradients_are_float32():
 def test_rounded_weights_are_what_autocast_would_compute_with(torso):
     encoder = Encoder({"obs": Observation((4, 84, 84), "uint8", "image")}, torso).requires_grad_(False)
     nets = torch.nn.Sequential(encoder)
-    nets.precision = "bf16"  # type: ignore[assignment]
+    nets.precision = "bf16"
     x = {"obs": torch.randint(0, 256, (3, 4, 84, 84), dtype=torch.uint8)}
     with autocast("bf16"):
         want = encoder(x)

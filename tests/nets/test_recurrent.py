@@ -85,7 +85,7 @@ def test_states():
     none = RecurrentCore("none", F, H)
     assert none.initial_state(3) == {} and none.features == F and not list(none.parameters())
     with pytest.raises(UsageError, match="rnn"):
-        RecurrentCore("rnn", F, H)  # type: ignore[arg-type]
+        RecurrentCore("rnn", F, H)
 
 
 def test_orthogonal_gates():

@@ -201,7 +201,7 @@ def test_a_convolution_of_blocks_is_the_convolution(make, side):
 def test_a_torso_can_be_traced_although_its_bytes_are_reordered_outside_torch() -> None:
     torso = NatureCNN(4, 84, 84)
     one, other = (torch.randint(0, 256, (2, 4, 84, 84), dtype=torch.uint8) for _ in range(2))
-    traced = torch.jit.trace(torso, (one,))  # type: ignore[no-untyped-call]
+    traced = torch.jit.trace(torso, (one,))
     exported = torch.export.export(torso, (one,)).module()
     torch.testing.assert_close(traced(other), torso(other))
     torch.testing.assert_close(exported(other), torso(other))

@@ -359,7 +359,7 @@ def shapes(arrays: Any, *groups: str) -> dict[str, tuple[int, ...]]:
 def test_arrays_of_transitions_are_as_large_as_what_they_hold(sampler: str, same_step: bool) -> None:
     """Two writers with 3 environments, unrolls of 4 steps, windows of 5 steps, stacks of 2: 6 streams, 12 steps."""
     fields = stream(4, 3, **({"final/obs": Field((4, 3, 2)), "final/q_max": Field((4, 3))} if same_step else {}))
-    spec = TableSpec(80, 5, stack=2, sampler=sampler, evict="proportional")  # type: ignore[arg-type]
+    spec = TableSpec(80, 5, stack=2, sampler=sampler, evict="proportional")
     arrays, rows = spec.arrays(fields, 2), spec.rows(spec.layout(fields), 2)
     assert rows == 160 + 20 + (24 if same_step else 12) + 6 * (5 + 4)
     assert arrays["rows/data"] == ((rows, 16), "uint8") and arrays["counters"] == ((8,), "int64")

@@ -538,7 +538,7 @@ def test_a_batch_stays_until_as_many_follow(batches: int) -> None:
         table.sample(4)
         table.sample(5)
         assert present(first.keys).tolist() == kept, n
-    memory = {present(table.sample(4).keys).data_ptr() for _ in range(7)}  # type: ignore[union-attr]
+    memory = {present(table.sample(4).keys).data_ptr() for _ in range(7)}
     assert len(memory) == batches
 
 

@@ -190,7 +190,7 @@ def test_worked_priority_of_r2d2() -> None:
 def drawn(table: SequenceTable, batches: int, n: int) -> Counter[int]:
     out: Counter[int] = Counter()
     for _ in range(batches):
-        out.update(present(table.sample(n).keys).tolist())  # type: ignore[union-attr]
+        out.update(present(table.sample(n).keys).tolist())
     return out
 
 

@@ -23,7 +23,7 @@ def collector(mode: str = "next_step", **ctx: Any) -> Collector:
     spec = unroll_spec(env.spec, STEPS, ENVS, {"value": ((), "float32")}, {"sum": (1,)})
     own = OwnParams(lambda: {"scale": torch.tensor(2.0)})
     own.version = 1
-    return Collector(context(seed=11, **ctx), env, SummingAgent(), own, spec)  # type: ignore[arg-type]
+    return Collector(context(seed=11, **ctx), env, SummingAgent(), own, spec)
 
 
 def actor(mode: str) -> tuple[ActorRole, Writer]:
@@ -31,7 +31,7 @@ def actor(mode: str) -> tuple[ActorRole, Writer]:
     spec = unroll_spec(env.spec, STEPS, ENVS, {"value": ((), "float32")}, {"sum": (1,)})
     out, own = Writer(spec), OwnParams(lambda: {"scale": torch.tensor(2.0)})
     own.version = 1
-    return ActorRole(context(seed=11), env, SummingAgent(), out, own, spec), out  # type: ignore[arg-type]
+    return ActorRole(context(seed=11), env, SummingAgent(), out, own, spec), out
 
 
 def totals(role: Collector | ActorRole) -> Any:

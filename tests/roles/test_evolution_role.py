@@ -54,7 +54,7 @@ def worker(mode: str = "next_step", cap: int = 0, statistics: bool = False, **op
     spec = results_spec(PAIRS, {"obs": (2,)} if statistics else {})
     noise: Any = type("Noise", (), {"arrays": {"noise": TABLE}})
     return EvolutionWorker(
-        context("worker"), ScriptedEnvs(SCRIPT, mode), Population(), Writer(spec), params, noise,  # type: ignore[arg-type]
+        context("worker"), ScriptedEnvs(SCRIPT, mode), Population(), Writer(spec), params, noise,
         size=SIZE, pairs=PAIRS, **options,
     )  # fmt: skip
 

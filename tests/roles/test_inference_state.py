@@ -33,7 +33,7 @@ class Pair:
         object.__setattr__(ctx, "exact", True)
         envs: Any = [ScriptedEnvs(SCRIPT, self.mode)]
         wires: Any = self.wires
-        return ServedActorRole(ctx, envs, wires.asking[0], wires.hearing[0], Writer(self.spec), self.spec)  # type: ignore[arg-type]
+        return ServedActorRole(ctx, envs, wires.asking[0], wires.hearing[0], Writer(self.spec), self.spec)
 
     def serving(self) -> Any:
         wires: Any = self.wires

@@ -41,7 +41,7 @@ def played(stream: bool, groups: int, unrolls: int = 2) -> tuple[Any, list[list[
         groups=groups,
     )  # fmt: skip
     envs: list[Any] = [ScriptedEnvs(SCRIPT) for _ in range(groups)]
-    role: Any = ServedActorRole(context("actor"), envs, wires.asking[0], wires.hearing[0], Writer(spec), spec)  # type: ignore[arg-type]
+    role: Any = ServedActorRole(context("actor"), envs, wires.asking[0], wires.hearing[0], Writer(spec), spec)
     answered: list[list[int]] = [[] for _ in range(groups)]
     for group in role.groups:
 

@@ -85,7 +85,7 @@ class Masses(Reducers):
 def shard(index: int = 0, **ctx: Any) -> Any:
     return ShardRole(
         context("replay", index, SHARDS, seed=5, **ctx), Table(), Masses(index), Board(),  # type: ignore[arg-type]
-        Writer(part_spec(ITEMS, BATCH)), ITEMS, BATCH,  # type: ignore[arg-type]
+        Writer(part_spec(ITEMS, BATCH)), ITEMS, BATCH,
     )  # fmt: skip
 
 
@@ -199,7 +199,7 @@ def test_a_part_that_is_half_sent_is_lost_where_nothing_is_exact() -> None:
 
 # ------------------------------------------------------------------------------------ priorities
 def gathered(board: Board, samples: Any = None) -> Gathered:
-    return Gathered(samples, board, ITEMS, BATCH)  # type: ignore[arg-type]
+    return Gathered(samples, board, ITEMS, BATCH)
 
 
 def test_priorities_reach_the_shard_that_has_the_item() -> None:

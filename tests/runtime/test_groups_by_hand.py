@@ -33,7 +33,7 @@ def members(channel: Channel, count: int) -> tuple[Session, Any]:
     program = Wired()
     program.channel(channel)
     program.role("member", None, replicas=count, end=channel.member())
-    plan = layout.plan(program)  # type: ignore[arg-type]
+    plan = layout.plan(program)
     return session_of(plan), plan.groups[channel.name]
 
 

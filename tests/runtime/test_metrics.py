@@ -136,7 +136,7 @@ def test_the_json_lines_have_the_histogram_of_a_tally(tmp_path: Path) -> None:
 
 # ----------------------------------------------------------------------------------------- files
 def snapshot(row: int, **changes: Any) -> Snapshot:
-    return Snapshot(**{**dict(  # type: ignore[arg-type]
+    return Snapshot(**{**dict(
         row=row, seconds=0.5 * row, steps=1000 * row, updates=50, step_rate=100.0, update_rate=5.0,
         episode_return=math.nan, episode_length=math.nan, episodes=0,
     ), **changes})  # fmt: skip

@@ -125,7 +125,7 @@ def test_the_gradient_is_that_of_the_whole_loss() -> None:
     loss = (
         -(advantage.detach() * log_prob) + cfg.value_cost * 0.5 * advantage.square() - cfg.entropy_cost * entropy
     ) * mask
-    loss.sum().backward()  # type: ignore[no-untyped-call]
+    loss.sum().backward()
     for mine, p in zip(found, nets.parameters(), strict=True):
         torch.testing.assert_close(mine, p.grad, atol=1e-5, rtol=1e-4)
 

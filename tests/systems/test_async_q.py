@@ -109,7 +109,7 @@ def test_the_gradient_is_that_of_the_sum_of_squared_errors(name: str) -> None:
         mine = nets({"obs": learned["obs"][:steps].flatten(0, 1)})
         chosen = mine[torch.arange(len(mine)), learned["action"][:steps].flatten()]
         error = torch.from_numpy(expected.astype(np.float32)).flatten() - chosen
-        (error.square() * learned["valid"].flatten()).sum().backward()  # type: ignore[no-untyped-call]
+        (error.square() * learned["valid"].flatten()).sum().backward()
         for key, p in nets.named_parameters():
             torch.testing.assert_close(one["gradient"][key], p.grad, atol=1e-5, rtol=1e-4)
 

@@ -77,7 +77,7 @@ def test_impalas_kept_trajectories_are_where_its_batches_are() -> None:
 
     def make() -> SGDLearner:
         made = role.make(Context("learner", 0, 1, 0, 0, Recorder()), **dict.fromkeys(role.ports, End()))
-        return made.learner  # type: ignore[attr-defined,no-any-return]
+        return made.learner  # type: ignore[attr-defined]
 
     seen = record_batches(program)
     run(program, 1)

@@ -391,7 +391,7 @@ def test_an_exported_policy_takes_only_allowed_actions(system: str, tmp_path: Pa
     policy = Policy(load(system), cfg, module_of(system).network(cfg).state_dict())
     folder = export(policy, "torchscript", tmp_path / "model")
     assert '"path": [\n        "action_mask"' in (folder / "model.json").read_text()
-    model = torch.jit.load(folder / "model.pt")  # type: ignore[no-untyped-call]
+    model = torch.jit.load(folder / "model.pt")
     names, board, allowed = policy_module(policy).inputs(), torch.randn(50, 3), masks(50, 4)
     action, values = model(*({MASK: allowed, "obs/board": board}[name] for name in names))
     assert bool(allowed[torch.arange(50), action - 1].all())

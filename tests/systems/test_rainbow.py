@@ -73,7 +73,7 @@ def test_one_number_without_noise_is_learned_as_dqn_learns_it(clip: float | None
 
     copied(noisy.nets, plain)
     other = QLearning(noisy.cfg, plain, 0.4)
-    copied(noisy.target, other.target)  # type: ignore[arg-type]
+    copied(noisy.target, other.target)
     value, _, update = differentiate(noisy, noisy.prepare(batch()))
     expected, _, wanted = differentiate(other, other.prepare(batch()))
     assert float(value) == pytest.approx(float(expected), rel=1e-5)

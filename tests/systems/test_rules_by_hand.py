@@ -634,7 +634,7 @@ def test_a_new_categorical_critic_expects_returns_around_zero_where_most_of_its_
     plain, own = nn.Linear(2, 51), nn.Linear(2, 51)
     for start, layer in ((Returns.start, plain), (Categorical.start, own)):
         torch.manual_seed(0)
-        start(critic, layer)  # type: ignore[operator]
+        start(critic, layer)
     expected = np.zeros(51)
     if zero is not None:
         expected = np.maximum(-0.5 * ((atoms - zero) / (2 * (atoms[1] - atoms[0]))) ** 2, -20.0)

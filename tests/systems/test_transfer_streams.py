@@ -44,7 +44,7 @@ def watched(device: StandIn) -> list[tuple[str, bool]]:
 
         return call
 
-    device.beside = beside  # type: ignore[method-assign,assignment]
+    device.beside = beside  # type: ignore[method-assign]
     for name in ("mark", "follow", "_copy"):
         setattr(device, name, with_note(name.strip("_"), getattr(device, name)))
     return did
