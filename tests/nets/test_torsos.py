@@ -140,10 +140,10 @@ def test_layer_norm_and_activation():
 
 
 def test_orthogonal():
-    net = orthogonal(MLP((8, 4)))
-    torch.testing.assert_close(net[0].weight @ net[0].weight.T, 2 * torch.eye(4), rtol=1e-5, atol=1e-5)
-    assert net[0].bias.abs().max() == 0
-    assert orthogonal(MLP((4, 4)), 0.01)[0].weight.detach().norm().item() == pytest.approx(0.02, rel=1e-4)
+    first, small = (cast(torch.nn.Linear, net[0]) for net in (orthogonal(MLP((8, 4))), orthogonal(MLP((4, 4)), 0.01)))
+    torch.testing.assert_close(first.weight @ first.weight.T, 2 * torch.eye(4), rtol=1e-5, atol=1e-5)
+    assert first.bias.abs().max() == 0
+    assert small.weight.detach().norm().item() == pytest.approx(0.02, rel=1e-4)
 
 
 @pytest.mark.parametrize("h,w", [(84, 84), (64, 48), (36, 36), (35, 20), (5, 7)])
@@ -190,8 +190,9 @@ def test_a_convolution_of_blocks_is_the_convolution(make, side):
         return plain, *torch.autograd.grad(plain, (weight, bias), given)
 
     parts = [x.detach().double().requires_grad_() for x in (conv.weight, conv.bias)]
-    wanted = exact(*parts, given.double())
-    magnitudes = exact(*(x.detach().abs().requires_grad_() for x in parts), given.double().abs())
+    wanted = exact(parts[0], parts[1], given.double())
+    sizes = [x.detach().abs().requires_grad_() for x in parts]
+    magnitudes = exact(sizes[0], sizes[1], given.double().abs())
     inputs, outputs = conv.weight[0].numel(), given.numel() // given.shape[1]  # terms of a value, and of a gradient
     for found, reference, magnitude, terms in zip(ours, wanted, magnitudes, (inputs, outputs, outputs), strict=True):
         assert_rounded(found, reference.detach(), magnitude.detach(), terms + 3)  # the bias, the scale and the ratio

@@ -14,7 +14,7 @@ from shoal.systems.r2d2 import plain_sequence_td_loss, sequence_td_loss
 
 
 def plain(*args, double, n, eps, clip, eta):
-    return plain_sequence_td_loss(*args, double, n, eps, math.inf if clip is None else clip, eta)
+    return plain_sequence_td_loss(*[*args, double, n, eps, math.inf if clip is None else clip, eta])
 
 
 FORMS = pytest.mark.parametrize("form", [sequence_td_loss, plain])

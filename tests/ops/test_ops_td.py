@@ -26,7 +26,7 @@ class Found(NamedTuple):
 
 
 def plain(*args, clip=1.0):
-    return dqn.plain_td_loss(*args, math.inf if clip is None else clip)
+    return dqn.plain_td_loss(*[*args, math.inf if clip is None else clip])
 
 
 def differentiated(form):
