@@ -55,14 +55,13 @@ def test_a_run_goes_on_while_its_lock_is_held(
 ) -> None:
     monkeypatch.setattr("shoal.watch.files.FRESH", 0.0)
     path = write_run(tmp_path / "one", ended=ended)
-    lock = RunLock(path) if locked else None
-    try:
-        assert RunFiles(path).state() == expected
-        if lock is None:  # looking takes no lock that another needs
-            RunLock(path).release()
-    finally:
-        if lock is not None:
-            lock.release()
+    lock = RunLock(path)
+    if not locked:
+        lock.release()
+    assert RunFiles(path).state() == expected
+    if locked:
+        lock.release()
+    RunLock(path).release()  # looking has taken no lock that another needs
 
 
 def test_the_program_of_a_running_run_shows_fills_rates_phases_and_the_bottleneck(tmp_path: Path) -> None:
