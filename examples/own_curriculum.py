@@ -18,7 +18,7 @@ class Corridor(gym.Env):
     action_space = gym.spaces.Discrete(2)
 
     def __init__(self):
-        self.length, self.last = 2, collections.deque(maxlen=20)  # successes of the last episodes
+        self.length, self.last = 2, collections.deque[bool](maxlen=20)  # successes of the last episodes
 
     def observe(self):
         return np.array([self.at / LONGEST, self.length / LONGEST], np.float32)

@@ -19,6 +19,8 @@ class Config(recurrent_ppo.Config):
 
 
 class KLPenalty(PPO):
+    cfg: Config
+
     def loss(self, outputs, batch):
         loss, update = super().loss(outputs, batch)
         log_ratio = (outputs.evaluate(batch.items["action"])[0] - batch.items["log_prob"]).flatten()

@@ -3,6 +3,7 @@
 Fujimoto et al. 2018, "Addressing Function Approximation Error". Try: shoal train own_td3.py --env Pendulum-v1
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -58,6 +59,8 @@ class TD3(rl.OffPolicy):
 
 
 class TD3Agent(rl.NetworkAgent):
+    noise: Callable[[], float]  # standard deviation
+
     @torch.no_grad()
     def act(self, obs, first, state, greedy=False):
         action = self.nets.policy(self.nets.features({k: torch.from_numpy(v) for k, v in obs.items()}))

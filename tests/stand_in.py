@@ -62,7 +62,7 @@ class Elsewhere(Tensor):
         return self.cpu().tolist()
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         assert StandIn.current is not None, f"{func} of a tensor of the stand-in outside of its context"
         return StandIn.current.call(func, args, kwargs or {})
 
@@ -135,7 +135,8 @@ class StandIn(TorchDispatchMode):
 
     def capture(self, work: Callable[[], Any]) -> tuple[Any, Callable[[], None]]:
         """Write down the operations of ``work``, which are done as well; a GPU would only write them down."""
-        self._tape = tape = []
+        tape: list[tuple[Any, Any, Any, Any]] = []
+        self._tape = tape
         try:
             made = work()
         finally:

@@ -2,6 +2,7 @@
 
 import ast
 import re
+from configparser import ConfigParser
 from functools import cache
 from pathlib import Path
 
@@ -11,6 +12,7 @@ ROOT = Path(__file__).parent.parent / "shoal"
 FILES = sorted(ROOT.rglob("*.py"))
 ANYTHING = None
 LIMIT = 350  # lines of a file
+CONFIG = ROOT.parent / "scripts" / "mypy-scripts.ini"
 
 # Part of shoal/ -> the parts it may import. Every part may import itself, api, errors, types and words.
 ALLOWED: dict[str, set[str] | None] = {
@@ -123,6 +125,7 @@ def test_directions(here):
     assert here in ALLOWED, f"shoal/{here} has no rule: add one here and to docs/architecture.md"
     allowed, told = ALLOWED[here], []
     for path in (path for path in FILES if part(path) == here and allowed is not ANYTHING):
+        assert allowed is not None
         wrong = imports(path, path.read_text(encoding="utf-8")) - allowed - {here, "api", "errors", "types", "words"}
         told += [f"shoal/{path.relative_to(ROOT)} may not import shoal.{name}" for name in sorted(wrong)]
     assert not told, "\n".join(told)
@@ -141,6 +144,25 @@ def test_no_file_imports_itself_on_a_detour():
 
 def test_the_table_of_directions_has_no_circle():
     assert not circle({part: allowed for part, allowed in ALLOWED.items() if allowed is not ANYTHING})
+
+
+def test_mypy_reads_every_test_and_the_neighbours_that_it_imports() -> None:
+    """A module that mypy does not find has no types, and it says nothing. Relative imports it always finds."""
+    config = ConfigParser()
+    config.read(CONFIG)
+    settings = config["mypy"]
+    assert settings["files"] == "examples, benchmarks, tests" and settings["exclude"] == "^benchmarks/peers/"
+    assert config.sections() == ["mypy", "mypy-ray.*"], "no file of ours has rules of its own"
+    folders = settings["mypy_path"].replace("$MYPY_CONFIG_FILE_DIR", str(CONFIG.parent)).replace(",", " ").split()
+    tests = sorted((ROOT.parent / "tests").rglob("*.py"))
+    for path in tests:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
+            for file in (f"{name.replace('.', '/')}.py" for name in names if not name.startswith(("shoal", "torch"))):
+                if any(one.as_posix().endswith(f"/{file}") for one in tests):
+                    found = [folder for folder in folders if Path(folder, file).is_file()]
+                    assert len(found) == 1, f"{path.name} imports {file}, which is in {found} of {CONFIG.name}"
 
 
 def test_no_file_is_long():

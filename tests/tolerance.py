@@ -5,14 +5,17 @@ bound below holds for every order, so a test that uses it passes or fails alike 
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import numpy as np
 import torch
 from torch import Tensor
 
 Array = Tensor | np.ndarray
+Size = TypeVar("Size", Tensor, np.ndarray, float)
 
 
-def rounding(terms: int, magnitude: Array | float, dtype: torch.dtype = torch.float32) -> Array | float:
+def rounding(terms: int, magnitude: Size, dtype: torch.dtype = torch.float32) -> Size:
     """Bound of the rounding error of a sum of ``terms`` products, added in any order, with or without fused
     multiply-adds: ``terms * u * magnitude`` with the unit roundoff ``u`` (2^-24 in float32) and the sum of the
     products' absolute values as ``magnitude``. Higham (2002), Accuracy and Stability of Numerical Algorithms, section

@@ -16,8 +16,8 @@ WALL = 0.25  # thickness of walls
 RADIUS = 0.2  # half the side of the agent
 STEP = 1 / 16  # every length is a multiple, so that edges meet exactly
 NUM_WALL_TEXTURES = 4  # kinds of wall texture
-SPLITS = ("train", "validation")
 Split = Literal["train", "validation"]
+SPLITS: tuple[Split, ...] = ("train", "validation")
 
 
 @dataclass(frozen=True)

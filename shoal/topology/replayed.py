@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar, overload
 
 from shoal.api import Agent, Context, Learner, Spec, UsageError, spec_nbytes
 from shoal.learning.algorithm import Algorithm
@@ -134,9 +134,13 @@ def progress(cfg: SamplingConfig, ctx: Context, update: int) -> float:
 Kind = TypeVar("Kind", bound=SGDLearner)
 
 
+@overload
+def descent(cfg: SamplingConfig, ctx: Context, algorithm: Algorithm) -> SGDLearner: ...
+@overload
+def descent(cfg: SamplingConfig, ctx: Context, algorithm: Algorithm, kind: type[Kind]) -> Kind: ...
 def descent(
-    cfg: SamplingConfig, ctx: Context, algorithm: Algorithm, kind: type[Kind] = SGDLearner  # type: ignore[assignment]
-) -> Kind:  # fmt: skip
+    cfg: SamplingConfig, ctx: Context, algorithm: Algorithm, kind: type[SGDLearner] = SGDLearner
+) -> SGDLearner:  # fmt: skip
     """Return the learner (of class ``kind``) that minimises ``algorithm`` with the settings of ``cfg``. Raises
     UsageError if several processes are to share the gradient of a loss that is not a sum over parts of a batch
     (``Algorithm.adds_up``)."""

@@ -65,4 +65,6 @@ def nested() -> Odd:
 
 
 def tuples() -> Odd:
-    return Odd(gs.MultiDiscrete([[2, 3], [4, 5]]), gs.Tuple((gs.Box(-1, 1, (), np.float32), gs.MultiBinary(3))))
+    return Odd(
+        gs.MultiDiscrete(np.array([[2, 3], [4, 5]])), gs.Tuple((gs.Box(-1, 1, (), np.float32), gs.MultiBinary(3)))
+    )

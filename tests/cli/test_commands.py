@@ -139,9 +139,9 @@ def test_a_directory_whose_name_is_no_text() -> None:
     """Of a standard output that takes no such name, as of most locales in UTF-8."""
     with tempfile.TemporaryDirectory() as folder:
         path = os.fsencode(folder) + b"/x\xff"
-        words = ["train", FAKE, "--runtime", "serial", "--steps", "60", "--run-dir", path]
+        words = [sys.executable, "-m", "shoal", "train", FAKE, "--runtime", "serial", "--steps", "60", "--run-dir"]
         environ = {**os.environ, "PYTHONIOENCODING": "utf-8:strict"}
-        done = subprocess.run([sys.executable, "-m", "shoal", *words], env=environ, capture_output=True, check=False)
+        done = subprocess.run([*words, path], env=environ, capture_output=True, check=False)
         assert done.returncode == 0 and rb"x\udcff" in done.stdout, done.stderr
 
 

@@ -165,7 +165,7 @@ def test_a_field_declared_again_keeps_its_range() -> None:
     @dataclass(frozen=True, kw_only=True)
     class Own(Base):
         a: int = 2
-        b: float = 0.5
+        b: float = 0.5  # type: ignore[assignment]  # of another type
         c: float | None = 1.0
 
     assert {k: describe(v) for k, v in ranged(Own).items()} == {

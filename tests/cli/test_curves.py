@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from present import present
 
 import shoal
 from shoal.analysis.compare import config_table, table
@@ -106,7 +107,7 @@ def test_pictures_show_every_group_against_both_axes(runs: list[Path]) -> None:
     panels = draw_figure(groups(runs)).axes
     assert [p.get_xlabel() for p in panels] == ["environment steps", "wall time (s)"]
     for panel in panels:
-        labels = [t.get_text() for t in panel.get_legend().get_texts()]
+        labels = [t.get_text() for t in present(panel.get_legend()).get_texts()]
         assert labels == ["dqn learning_rate=0.001 (4 runs)", "dqn learning_rate=0.01 (2 runs)"]
         assert len(panel.lines) == 4 + 1 + 2 + 1 and len(panel.collections) == 2
     thick = panels[0].lines[4]

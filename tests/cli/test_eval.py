@@ -120,7 +120,7 @@ class _Fixed:
     """A policy whose best guess returns about 10, and whose drawn actions return about ``drawn``."""
 
     def __init__(self, samples: bool, drawn: float) -> None:
-        self.samples, self.drawn, self.asked = samples, drawn, []
+        self.samples, self.drawn, self.asked = samples, drawn, list[bool]()
 
     def evaluate(self, episodes: int, seed: int, greedy: bool, envs: int, limit: int) -> Returns:
         self.asked.append(greedy)

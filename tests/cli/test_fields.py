@@ -34,7 +34,7 @@ class Fine:
     pair: tuple[int, float] = (1, 0.5)
     pairs: tuple[tuple[int, int], ...] = ((1, 2),)
     many: list[int] = field(default_factory=lambda: [1, 2])
-    anything: list = field(default_factory=list)  # type: ignore[type-arg]
+    anything: list = field(default_factory=list)
     table: dict[str, float] = field(default_factory=dict)
     names: dict[str, Any] = field(default_factory=dict)
     rates: Mapping[str, Rate] = field(default_factory=dict)

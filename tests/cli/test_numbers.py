@@ -14,6 +14,7 @@ from typing import Any, Literal, get_args, get_origin
 
 import pytest
 
+from cli.conftest import Shoal
 from shoal import cli, systems
 from shoal.analysis import profile as profiling
 from shoal.api import UsageError, WiringError
@@ -26,7 +27,6 @@ from shoal.serial.runtime import SerialRuntime
 from shoal.settings.config import default_values, resolve
 from shoal.settings.flags import coerce, options as parse_options, ranged
 from shoal.settings.ranges import FLOAT32_MAX, SMALLEST, Decay, Finite, Fraction, NonNegative, Range
-from tests.cli.conftest import Shoal
 
 ENVS = {"apex-dpg": "Pendulum-v1", "d4pg": "Pendulum-v1", "qt-opt": "Pendulum-v1"}
 HUGE = (2**31, 99_999_999_999, 2**62, 2**63 - 1)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from present import present
 
 from shoal import Evaluation, train
 
@@ -134,7 +135,7 @@ def test_an_edited_environment_is_read_again(shoal: Shoal) -> None:
             run = train("impala", env="edited.py:Env", runtime=runtime, steps=100, actors=1, envs=2, unroll=5)
             policy = run.policy()
             assert policy.spec.observations["obs"].shape == (numbers,)
-            assert policy.evaluate(1) == [reward] == [run.report.episode_return]
+            assert policy.evaluate(1) == [reward] == [present(run.report).episode_return]
 
 
 def test_an_environment_edited_within_a_run_stays_as_it_was(shoal: Shoal) -> None:

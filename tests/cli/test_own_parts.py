@@ -110,7 +110,7 @@ def test_a_sampler_of_ones_own_draws_the_batches(mine: Path, tmp_path: Path) -> 
 
 def test_a_back_end_of_ones_own_is_told_the_metrics_and_its_arguments(mine: Path, tmp_path: Path) -> None:
     name = f"{mine}:Table"
-    told = {"log": name, "log_args": {f"{name}.name": "x.csv"}}
+    told: dict[str, Any] = {"log": name, "log_args": {f"{name}.name": "x.csv"}}
     first = shoal.train("dqn", run_dir=tmp_path / "r", runtime="serial", **told, **SMALL).report
     last = shoal.resume(tmp_path / "r", steps=400).report
     assert first is not None and last is not None
@@ -260,7 +260,7 @@ def test_the_classes_of_the_page_run_together(
     (tmp_path / "parts.py").write_text("\n".join(parts))
     monkeypatch.chdir(tmp_path)
     how: dict[str, Any] = {"prioritised": True, "sampler": "parts.py:Newest", "log": "parts.py:Printer"}
-    told = {"log_args": {"parts.py:Printer": {"every": 1}}, "runtime": "parts.py:Timed", "run_dir": "r"}
+    told: dict[str, Any] = {"log_args": {"parts.py:Printer": {"every": 1}}, "runtime": "parts.py:Timed", "run_dir": "r"}
     run = shoal.train("dqn", **how, **told, **SMALL)
     said = capsys.readouterr().out
     assert run.report is not None and run.report.updates > 2
@@ -306,7 +306,7 @@ def test_names_of_code_are_found_whatever_is_written(written: Any) -> None:
 def test_every_kind_of_shoals_own_has_the_methods_of_ones_own() -> None:
     """What a class of the user's must have is what the table, the run and the logger call."""
     for name in SAMPLERS:
-        cls = SAMPLERS.find(name).load()
+        cls: Any = SAMPLERS.find(name).load()
         assert all(callable(getattr(cls, method)) for method in SAMPLERS._methods)
         assert SAMPLERS.find(name).arrays(10) == cls.arrays(10) and SAMPLERS.find(name).has_mass == hasattr(cls, "mass")
     assert [name for name in loggers.LOGGERS if loggers.LOGGERS.find(name).remote] == ["wandb", "mlflow"]

@@ -101,9 +101,9 @@ def test_two_serial_runs_at_once_are_refused_and_the_first_is_what_it_is_alone(
         goes.set()
         second.wait(60)
 
+    longer = {**SMALL, "steps": 1_200}
     with ThreadPoolExecutor(2) as pool:
-        longer = {**SMALL, "steps": 1_200}
-        first = pool.submit(shoal.train, "impala", run_dir=tmp_path / "a", observers=wait, **longer)
+        first = pool.submit(lambda: shoal.train("impala", run_dir=tmp_path / "a", observers=wait, **longer))
         assert goes.wait(60)
         with pytest.raises(UsageError, match="a serial run is going on in this process already, in another thread"):
             shoal.train("impala", run_dir=tmp_path / "b", **SMALL)

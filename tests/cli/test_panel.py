@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from rich.cells import cell_len
+from watch.runs import snapshot, write_run
 
 from shoal.cli.main import main
 from shoal.metering.aggregator import Snapshot
@@ -18,7 +19,6 @@ from shoal.run import elsewhere, panel
 from shoal.run.progress import Played, Progress, packed
 from shoal.runtime.launch import Stop
 from shoal.watch.files import RunFiles
-from tests.watch.runs import snapshot, write_run
 
 ENV = Played("CartPole-v1", "toy", "fastest")
 

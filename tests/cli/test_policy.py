@@ -33,7 +33,7 @@ def untrained(system: str, env: str, **settings: object) -> Policy:
     module = systems.load(system)
     cfg = resolve(module, "none", None, {"env": env, "device": "cpu", "actors": 1, **settings}, name=system).cfg
     agent = module.agent(cfg)
-    return Policy(module, cfg, dict(agent.nets.state_dict()))  # type: ignore[attr-defined]
+    return Policy(module, cfg, dict(agent.nets.state_dict()))
 
 
 @pytest.mark.parametrize("make", [offset, matrix, tuples])

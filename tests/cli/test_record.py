@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -102,9 +103,13 @@ def test_a_policy_may_look_into_the_environment_but_not_choose_what_there_is_not
     assert episode.rewards.tolist() == [1.0] * 6
     with pytest.raises(UsageError, match=r"chose 7, but the actions of .*Asked are Discrete\(3\)"):
         list(play(env, options, lambda obs, reward, inside: wild(obs), 1, seed=0))
+
+    def wrong(chosen: Any, obs: Any, reward: float, inside: Any) -> Any:
+        return chosen
+
     for chosen in (None, "left", 1.7):
         with pytest.raises(UsageError, match=f"chose {chosen!r}, but the actions"):
-            list(play(env, options, lambda obs, reward, inside, chosen=chosen: chosen, 1, seed=0))
+            list(play(env, options, partial(wrong, chosen), 1, seed=0))
 
 
 def test_a_scripted_policy_becomes_a_data_set_that_r2d3_is_shown(

@@ -102,8 +102,8 @@ def test_flags_of_the_environment(shoal: Shoal) -> None:
     values = parse_flags(impala.Config, split(words), "impala")
     assert values == {"env_kwargs": {"a": {"b": 2, "c": "x"}, "d": [1, 0.002]}}
     for words, says in (
-        (("--env-kwargs.a",), "--env-kwargs.a expects a value, found nothing"),
-        (("--env-kwargs.a", "{b"), "--env-kwargs expects names with values, found '{b'"),
+        (["--env-kwargs.a"], "--env-kwargs.a expects a value, found nothing"),
+        (["--env-kwargs.a", "{b"], "--env-kwargs expects names with values, found '{b'"),
     ):
         code, _, err = shoal("config", "impala", "--env", "CartPole-v1", *words)
         assert code == 2 and says in err and err.count("\n") == 1, err

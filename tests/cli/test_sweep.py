@@ -13,9 +13,9 @@ from types import FrameType
 
 import pytest
 
+from cli.test_numbers import TABLES, kinds, numeric
 from shoal import systems
 from shoal.cli.main import main
-from tests.cli.test_numbers import TABLES, kinds, numeric
 
 WORDS = ("nan", "inf", "-1", "0", "1e308", "99999999999", "word", "")
 SENTENCES = 3

@@ -63,8 +63,8 @@ def test_nothing_is_imported_unasked(stranger: Path, shoal_: Shoal) -> None:
     facts["config"] |= {"env": "CartPole-v1", "env_kwargs": {"inner": name.strip("'"), "size": 1}}
     (stranger.parent / "inner").mkdir()
     (stranger.parent / "inner" / "config.json").write_text(json.dumps(facts))
-    more = ("--env-kwargs.size", "2")  # leaves the other entries as they are
-    code, _, told = shoal_("draw", "impala", "--config", str(stranger.parent / "inner"), *more)
+    size = ("--env-kwargs.size", "2")  # leaves the other entries as they are
+    code, _, told = shoal_("draw", "impala", "--config", str(stranger.parent / "inner"), *size)
     assert code == 2 and name in told and "--trust" in told
     with pytest.raises(UsageError, match="trust=True"):
         shoal.train("impala", config=stranger)

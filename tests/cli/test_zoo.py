@@ -14,6 +14,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from modules import module_of
 
 import shoal as package
 from shoal import zoo
@@ -112,9 +113,9 @@ def test_the_page_of_the_zoo_is_made_from_its_manifests(script: Any) -> None:
 def test_a_saved_policy_does_not_say_where_its_demonstrations_were(
     system: str, fields: dict[str, Any], tmp_path: Path
 ) -> None:
-    module = load(system)
+    module = module_of(system)
     cfg = module.Config(device="cpu", demonstrations=str(tmp_path), **fields)
-    saved = Policy(module, cfg, {name: t.detach() for name, t in module.network(cfg).named_parameters()})
+    saved = Policy(load(system), cfg, {name: t.detach() for name, t in module.network(cfg).named_parameters()})
     saved.save(tmp_path / "own")
     assert str(tmp_path).encode() not in (tmp_path / "own").read_bytes()
     again = package.load(tmp_path / "own")

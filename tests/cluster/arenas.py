@@ -5,12 +5,12 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from typing import Any, cast
 
 from shoal.metering.recorder import Recorder
 from shoal.program import Program, RoleSpec
 from shoal.ray_runtime import routes
-from shoal.ray_runtime.collective import AllReduce, Member, Store
+from shoal.ray_runtime.collective import AllReduce, Member, Store, _Ranks
 from shoal.ray_runtime.incoming import Incoming
 from shoal.ray_runtime.outgoing import Outgoing
 from shoal.shm import bells, layout, ports
@@ -104,7 +104,7 @@ class Arenas:
     def close(self) -> None:
         for end in self.ends.values():
             if isinstance(end, Member):  # to forget a group waits for reductions which nobody will complete
-                ctypes.pythonapi.Py_IncRef(ctypes.py_object(end._group._group))
+                ctypes.pythonapi.Py_IncRef(ctypes.py_object(cast(_Ranks, end._group)._group))
         for session in self.sessions.values():
             session.arena.words[STOP // 8] = 1
             bells.ring(session.arena, self.plan)

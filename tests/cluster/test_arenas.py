@@ -8,12 +8,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from arenas import Arenas
+from present import present
 
 from shoal.api import PART, Context, Field, ShoalError, Stopped, bounds, views
 from shoal.metering.recorder import Recorder
@@ -23,6 +25,7 @@ from shoal.ray_runtime.collective import AllReduce, Store
 from shoal.ray_runtime.parcels import Parcels
 from shoal.ray_runtime.routes import Route, apart
 from shoal.replay import Ratio, TableSpec
+from shoal.roles.learner import LearnerRole
 from shoal.roles.replay_shard import Gathered, ShardRole
 from shoal.shm.group_layout import SMALL_REDUCE_BYTES
 from shoal.shm.layout import CHECKPOINT, LINE, STOP
@@ -100,7 +103,8 @@ def test_items_of_near_and_far_writers_arrive_once_and_in_order(arenas: Any, rea
     threads = [threading.Thread(target=write, args=(w,)) for w in (0, 1)]
     for thread in threads:
         thread.start()
-    seen, versions = [], []
+    seen: list[Any] = []
+    versions: list[int] = []
     while len(seen) < 120:
         batch = ends["reader/0/inp"].get()
         seen += batch.items["number"].tolist()
@@ -187,7 +191,7 @@ def test_parameters_cross_under_their_numbers_and_the_latest_wins(arenas: Any) -
         learner.publish({"w": torch.full((3,), float(n)), "n": torch.tensor(n)})
     for i in range(4):
         reader = ends[f"actor/{i}/inp"]
-        soon(lambda reader=reader: reader.newest() == 40)
+        soon(partial(lambda of: of.newest() == 40, reader))
         version, params = reader.latest()
         assert (version, params["w"].tolist(), int(params["n"])) == (40, [40.0] * 3, 40)
     assert ends["step/0/inp"].latest()[0] == 40 and not ends["step/0/inp"].ready()
@@ -246,7 +250,7 @@ def test_parameters_in_parts_come_together_on_every_node(arenas: Any) -> None:
             assert ends[f"server/{k}/p"].publish({PART: flat[slice(*cut)]}) == version
     assert ends["server/2/p"].publish({PART: flat[slice(*bounds(32, 3)[2])]}) == 6
     for reader in readers:
-        soon(lambda reader=reader: reader.newest() == 5 and (reader.latest() or True) and reader.versions == (5, 5, 6))
+        soon(partial(lambda of: of.newest() == 5 and (of.latest() or True) and of.versions == (5, 5, 6), reader))
         version, params = reader.latest()
         assert version == 5 and params["w"].tolist() == [[0, 5], [10, 15]] and params["b"].tolist() == [20, 25, 30]
 
@@ -284,14 +288,15 @@ def test_a_replay_in_shards_on_two_nodes_is_one(arenas: Any) -> None:
     table = TableSpec(100, 1, 1.0, sampler="proportional")
     replay = p.channel(part_of(Channel("c", "replay", STREAM, 2, Ratio(), table), 2))
     p.role("writer", None, replicas=2, out=replay.writer())
-    _, learner = add_shards(p, replay, 2, batch, lambda: None)
-    p.role("learner", None, **learner)
+    _, learner = add_shards(p, replay, 2, batch, LearnerRole)
+    p.role("learner", None, samples=learner["samples"], learned=learner["learned"])
     made = arenas(p, {(role.name, i): "ab"[i] for role in p.roles for i in range(role.replicas)})
     ends, items = made.ends, table.batch(STREAM, batch)
 
     def work(i: int) -> None:
-        mine = [ends[f"replay/{i}/{name}"] for name in ("table", "masses", "learned", "samples")]
-        shard = ShardRole(Context("replay", i, 2, 0, i, Recorder()), *mine, items, batch)
+        table, masses, learned, samples = (ends[f"replay/{i}/{n}"] for n in ("table", "masses", "learned", "samples"))
+        ctx = Context("replay", i, 2, 0, i, Recorder())
+        shard = ShardRole(ctx, table, masses, learned, samples, items, batch)
         with contextlib.suppress(Stopped):
             while True:
                 shard.step()
@@ -299,18 +304,20 @@ def test_a_replay_in_shards_on_two_nodes_is_one(arenas: Any) -> None:
     for i in range(2):
         ends[f"writer/{i}/out"].put(unroll(10 * i))
         threading.Thread(target=work, args=(i,), daemon=True).start()
-    reader, seen = Gathered(ends["learner/0/samples"], ends["learner/0/learned"], items, batch), set()
+    reader = Gathered(ends["learner/0/samples"], ends["learner/0/learned"], items, batch)
+    seen: set[int] = set()
     for _ in range(30):
         found = reader.get()
-        assert len(found.keys) == batch and found.size == 2 * (STEPS - 1) * ENVS
-        assert (found.items["obs"].flatten() % 1000 // 40 == found.keys % 2).all(), "the key names its shard"
-        np.testing.assert_allclose(found.probs, 1 / found.size, rtol=1e-5)
-        seen |= set(found.keys.tolist())
+        keys = present(found.keys)
+        assert len(keys) == batch and found.size == 2 * (STEPS - 1) * ENVS
+        assert (found.items["obs"].flatten() % 1000 // 40 == keys % 2).all(), "the key names its shard"
+        np.testing.assert_allclose(present(found.probs), 1 / found.size, rtol=1e-5)
+        seen |= set(keys.tolist())
     assert len(seen) == found.size
     assert "samples" in made.outgoing["b"].traffic
     last = max(seen)
     reader.reprioritise(torch.tensor(sorted(seen)), torch.tensor([1e6 * (key == last) for key in sorted(seen)]))
-    soon(lambda: (reader.get().keys == last).float().mean() > 0.9)
+    soon(lambda: bool((present(reader.get().keys) == last).float().mean() > 0.9))
 
 
 def ranks(size: int, count: int) -> Program:
@@ -521,7 +528,7 @@ def test_a_boards_rows_cross_with_their_numbers(arenas: Any) -> None:
         ends["rank/0/end"].put({"done": np.array(10 * n)})
     ends["rank/1/end"].put({"done": np.array(5)})
     for name in ("rank/0/end", "rank/1/end", "watcher/0/inp"):
-        soon(lambda name=name: ends[name].get().puts.tolist() == [7, 1])
+        soon(partial(lambda of: ends[of].get().puts.tolist() == [7, 1], name))
         assert ends[name].get().values["done"].tolist() == [70, 5]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -87,7 +88,9 @@ def test_only_who_is_asked_and_answers_is_a_server() -> None:
     assert {unit.label: unit.server for unit in units(served("cpu"))} == {
         "learner[0]": "", "inference[0]": "", **{f"actor[{i}]": "inference" for i in range(3)},
     }  # fmt: skip
-    for system, fields in (("gorila", {}), ("impala", {"inference": "server"}), ("recurrent-ppo", {}), ("qt-opt", {})):
+    served_here: dict[str, dict[str, Any]] = {"impala": {"inference": "server"}}
+    for system in ("gorila", "impala", "recurrent-ppo", "qt-opt"):
+        fields = served_here.get(system, {})
         found = {unit.server for unit in units(load(system).program(load(system).Config(device="cpu", **fields)))}
         assert found == ({"", "inference"} if system == "impala" else {""}), system
 

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import psutil
@@ -28,11 +28,13 @@ import torch
 import shoal
 from shoal.api import Context, Field, UsageError, spec_nbytes
 from shoal.cli import main as cli
+from shoal.metering.aggregator import Aggregator
 from shoal.program import Channel, Program
 from shoal.ray_runtime import placement
 from shoal.ray_runtime.instance import attached, check_installed, own
 from shoal.records import checkpoint
 from shoal.runtime.launch import Launch, Stop
+from shoal.shm.layout import Plan
 from shoal.systems import SYSTEMS as EVERY_SYSTEM, load
 
 ray = pytest.importorskip("ray")
@@ -45,6 +47,7 @@ from test_conformance import logged  # noqa: E402
 from test_conformance_groups import ROW, Poster, ranks  # noqa: E402
 
 from shoal.ray_runtime.runtime import RayRuntime  # noqa: E402
+from shoal.ray_runtime.station import Station  # noqa: E402
 from shoal.ray_runtime.supervisor import RaySupervisor  # noqa: E402
 
 pytestmark = pytest.mark.timeout(300, func_only=True)
@@ -215,7 +218,7 @@ def on(address: str, *words: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
 
 
-def until(true: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+def until(true: Callable[[], bool], process: subprocess.Popen[Any]) -> None:
     while not true():  # or the timeout of the test
         assert process.poll() is None, process.communicate()
         time.sleep(0.2)
@@ -296,9 +299,9 @@ def test_a_node_that_does_not_tell_its_traffic_at_the_end_is_named(caplog: pytes
 
     class Ending(RaySupervisor):
         def __init__(self) -> None:
-            self._stations = {station.node: station for station in told}
-            self._aggregator = SimpleNamespace(steps=10)
-            self._plan = SimpleNamespace(divided={})
+            self._stations = {station.node: cast(Station, station) for station in told}
+            self._aggregator = cast(Aggregator, SimpleNamespace(steps=10))
+            self._plan = cast(Plan, SimpleNamespace(divided={}))
 
         def _ask(self, station: Any, seconds: float, call: Any) -> Any:
             if station.node == "b":
@@ -479,8 +482,9 @@ def test_from_outside_of_the_cluster(monkeypatch: Any, tmp_path: Path) -> None:
         assert "its node was lost" in told or "the head of the Ray cluster has not answered for" in told
         assert "shoal resume" in told
     finally:
-        for part in [*psutil.Process(head.pid).children(recursive=True), head]:
+        for part in psutil.Process(head.pid).children(recursive=True):
             part.kill()
+        head.kill()
         head.wait()
 
 

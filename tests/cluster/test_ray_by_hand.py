@@ -153,8 +153,8 @@ def test_a_station_says_which_event_it_has_heard_of_last(monkeypatch: pytest.Mon
 
 
 def test_of_two_nodes_boards_each_writers_latest_row_is_saved() -> None:
-    one = {"rows": {"done": np.array([5, 6, 7])}, "puts": np.array([3, 1, 2])}
-    other = {"rows": {"done": np.array([50, 60, 70])}, "puts": np.array([2, 4, 2])}
+    one: dict[str, Any] = {"rows": {"done": np.array([5, 6, 7])}, "puts": np.array([3, 1, 2])}
+    other: dict[str, Any] = {"rows": {"done": np.array([50, 60, 70])}, "puts": np.array([2, 4, 2])}
     for first, second in ((one, other), (other, one)):
         found = _newer(first, second)
         assert found["rows"]["done"][:2].tolist() == [5, 60] and found["puts"].tolist() == [3, 4, 2]

@@ -117,7 +117,12 @@ def test_commands_resolve(words: list[str], tmp_path: Path, monkeypatch: pytest.
         if "--costs" in words:  # that the reader has measured
             at = words.index("--costs")
             words = words[:at] + words[at + 2 :]
-    own = {**cli_runs.FLAGS, "record": cli_record.FLAGS, "watch": cli_watch.FLAGS, "report": {"out": str}}
+    own: dict[str, Any] = {
+        **cli_runs.FLAGS,
+        "record": cli_record.FLAGS,
+        "watch": cli_watch.FLAGS,
+        "report": {"out": str},
+    }
     if words[0] in own or words[0] == "resume":  # of runs that the reader has made
         flags = [word for word in words[1:] if word.startswith("--")]
         groups = split(words[words.index(flags[0]) if flags else len(words) :])

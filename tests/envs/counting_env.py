@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import gymnasium as gym
@@ -55,15 +56,15 @@ class Counting(gym.Env[Any, Any]):
 
 
 def next_step(num_envs: int) -> VectorEnv[Any, Any, Any]:
-    return SyncVectorEnv([lambda i=i: Counting(i) for i in range(num_envs)])
+    return SyncVectorEnv([partial(Counting, i) for i in range(num_envs)])
 
 
 def same_step(num_envs: int) -> VectorEnv[Any, Any, Any]:
-    return SyncVectorEnv([lambda i=i: Counting(i) for i in range(num_envs)], autoreset_mode=AutoresetMode.SAME_STEP)
+    return SyncVectorEnv([partial(Counting, i) for i in range(num_envs)], autoreset_mode=AutoresetMode.SAME_STEP)
 
 
 def disabled(num_envs: int) -> VectorEnv[Any, Any, Any]:
-    return SyncVectorEnv([lambda i=i: Counting(i) for i in range(num_envs)], autoreset_mode=AutoresetMode.DISABLED)
+    return SyncVectorEnv([partial(Counting, i) for i in range(num_envs)], autoreset_mode=AutoresetMode.DISABLED)
 
 
 class Stacked(VectorEnv[Any, Any, Any]):
@@ -125,10 +126,10 @@ class Nested(gym.Env[Any, Any]):
             "grey": gs.Box(0, 255, (8, 10), np.uint8),
         }
     )
-    action_space = gs.MultiDiscrete([2, 3])
+    action_space: gym.Space[Any] = gs.MultiDiscrete([2, 3])
 
     def __init__(self, action: str = "multi"):
-        many = {
+        many: dict[str, gym.Space[Any]] = {
             "box": gs.Box(-2, 2, (2, 2), np.float64),
             "start": gs.Discrete(3, start=5),
             "binary": gs.MultiBinary(3),

@@ -39,7 +39,7 @@ class Plain(gym.Env[Any, Any]):
 class Masked(Plain):
     """A Dict with a mask, of which the environment says that it is none; another mask is in ``info``."""
 
-    observation_space = gs.Dict({"x": gs.Box(-1, 1, (2,), np.float32), "action_mask": gs.MultiBinary(4)})
+    observation_space: gs.Space[Any] = gs.Dict({"x": gs.Box(-1, 1, (2,), np.float32), "action_mask": gs.MultiBinary(4)})
     action_space = gs.Discrete(4)
 
     def show(self) -> Any:
@@ -192,16 +192,18 @@ class Batch(SyncVectorEnv):
         base = Masked if bad == "array" else Plain
         super().__init__([base] * (num_envs + (bad == "number")), autoreset_mode=AutoresetMode.SAME_STEP)
         self.bad = bad
-        self.metadata = {
+        metadata: dict[str, Any] = {
             "text": {"autoreset_mode": "SAME_STEP"}, "nonsense": {"autoreset_mode": "sometimes"}, "none": None
-        }.get(bad, self.metadata)  # fmt: skip
+        }  # fmt: skip
+        self.metadata = metadata.get(bad, self.metadata)
         if bad == "spaces":
             del self.single_action_space
 
     def step(self, actions: Any) -> Any:
         obs, rewards, terminated, truncated, info = super().step(actions)
         actions[...] = 0  # into what it was given
-        info = {"list": [info], "short": {**info, "x": np.zeros(2)}, "final": {"final_info": None}}.get(self.bad, info)
+        bad: dict[str, Any] = {"list": [info], "short": {**info, "x": np.zeros(2)}, "final": {"final_info": None}}
+        info = bad.get(self.bad, info)
         if self.bad == "flags":
             return obs, rewards, terminated[:1], truncated[:1], info
         return np.zeros((self.num_envs, 2)) if self.bad == "array" else obs, rewards, terminated, truncated, info

@@ -24,8 +24,8 @@ class Dose(gym.Env[Any, Any]):
         self.observation_space = gs.Box(-1, 1, (1,))
         low, high = np.asarray(low, dtype), np.asarray(high, dtype)
         self.action_space = gs.Box(
-            low if low.ndim else low.item(), high if high.ndim else high.item(), shape, dtype=dtype
-        )  # type: ignore[arg-type]
+            low if low.ndim else low.item(), high if high.ndim else high.item(), shape, dtype=np.dtype(dtype).type
+        )
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         return np.zeros(1, np.float32), {}
@@ -36,7 +36,7 @@ class Dose(gym.Env[Any, Any]):
 
 
 def box(low: Any, high: Any, dtype: str = "float32") -> ActionBox:
-    return ActionBox(gs.Box(np.array(low, dtype), np.array(high, dtype), dtype=dtype))  # type: ignore[arg-type]
+    return ActionBox(gs.Box(np.array(low, dtype), np.array(high, dtype), dtype=np.dtype(dtype).type))
 
 
 @pytest.mark.parametrize("low, high, unit, inside, outside", [
@@ -59,7 +59,7 @@ def test_a_side_of_an_action_box_is_scaled_by_its_bounds(
     agents = np.array(inside, np.float32)[:, None]
     environments = found.to_environment(agents)
     assert environments.dtype == np.float32
-    np.testing.assert_array_equal(environments[:, 0], np.float32(outside))
+    np.testing.assert_array_equal(environments[:, 0], np.array(outside, np.float32))
     np.testing.assert_allclose(found.to_agent(environments), agents, rtol=2e-7, atol=2e-7)
 
 
@@ -75,7 +75,7 @@ def test_no_action_leaves_its_box_by_rounding(dtype: str) -> None:
     """Whatever is drawn, as far out as it may be, and at every bound."""
     rng = np.random.default_rng(0)
     low = rng.uniform(-3, 3, 500).astype(dtype)
-    space = gs.Box(low, low + rng.uniform(0, 3, 500).astype(dtype), dtype=dtype)  # type: ignore[arg-type]
+    space = gs.Box(low, low + rng.uniform(0, 3, 500).astype(dtype), dtype=np.dtype(dtype).type)
     for scale in (1.0, 1e6, 1e37):
         found = ActionBox(space).to_environment((scale * rng.standard_normal((50, 500))).astype(np.float32))
         assert all(space.contains(row) for row in found)

@@ -51,7 +51,7 @@ class Oracle:
             e = int(self.episode[i])
             self.t[i] += 1
             end, term = self.t[i] == counting.length(i, e), counting.terminates(i, e)
-            last = [i, e, int(self.t[i])]
+            last: list[float] = [i, e, int(self.t[i])]
             rows.append((counting.reward(i, e, int(self.t[i])), end and term, end and not term, True))
             if end:
                 self.episodes.append(episode(i, e))

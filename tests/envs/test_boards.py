@@ -39,8 +39,8 @@ def test_a_small_uint8_board_is_numbers_from_0_to_1(shape: tuple[int, ...], high
 def test_integers_of_a_byte_are_divided_by_their_largest_magnitude(
     low: Any, high: Any, dtype: str, given: list[int], expected: list[float]
 ) -> None:
-    found = codec(gs.Box(low, high, (3,), dtype))  # type: ignore[arg-type]
-    np.testing.assert_array_equal(found(np.array([given], dtype))["obs"], np.float32([expected]))
+    found = codec(gs.Box(low, high, (3,), np.dtype(dtype).type))
+    np.testing.assert_array_equal(found(np.array([given], dtype))["obs"], np.array([expected], np.float32))
 
 
 def test_each_number_of_a_box_of_integers_has_its_own_scale() -> None:

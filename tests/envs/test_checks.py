@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import gymnasium as gym
 import numpy as np
@@ -48,7 +48,8 @@ def test_what_does_not_fit_is_said(space: Any, obs: Any, told: str) -> None:
 
 
 class Plain(gym.Env[Any, Any]):
-    observation_space, action_space = gs.Box(-1, 1, (2,), np.float32), gs.Discrete(3)
+    observation_space: gs.Space[Any] = gs.Box(-1, 1, (2,), np.float32)
+    action_space: gs.Space[Any] = gs.Discrete(3)
 
     def __init__(self, **returns: Any) -> None:
         self.returns = returns
@@ -184,7 +185,7 @@ class Vector:
     """A vector environment that returns what it is told to."""
 
     def __init__(self, num: int = 2) -> None:
-        self.num_envs, self.metadata = num, {}
+        self.num_envs, self.metadata = num, dict[str, Any]()
         self.obs: Any = np.zeros((num, 2), np.float32)
         self.reward: Any = np.zeros(num)
         self.terminated: Any = np.zeros(num, bool)
@@ -376,9 +377,9 @@ def test_text_is_left_out_of_a_dict() -> None:
         observation_space = gs.Dict({"mission": gs.Text(9), "image": gs.Discrete(3)})
 
     env = DropText(Told())
-    assert list(env.observation_space.spaces) == ["image"] and env.observation({"mission": "go", "image": 2}) == {
-        "image": 2
-    }
+    assert list(cast(gs.Dict, env.observation_space).spaces) == ["image"] and env.observation(
+        {"mission": "go", "image": 2}
+    ) == {"image": 2}
     plain = DropText(Plain())
     assert plain.observation_space == Plain.observation_space and plain.observation(5) == 5
 
@@ -446,7 +447,7 @@ def test_one_observation_or_a_batch_of_them(space: Any, obs: Any, num: int | Non
         (gs.Box(0, 255, (7,), np.uint8), (7,), "vector"),
         (gs.Box(0, 255, (2, 2, 9, 9, 2), np.uint8), (2, 2, 9, 9, 2), "vector"),
         (gs.Box(0, 1, (), np.float32), (1,), "vector"),
-        (gs.MultiDiscrete([[2, 3], [4, 5]]), (4,), "one_hot"),
+        (gs.MultiDiscrete(np.array([[2, 3], [4, 5]])), (4,), "one_hot"),
         (gs.Discrete(6), (1,), "one_hot"),
     ],
 )

@@ -20,7 +20,7 @@ from shoal.nets.distributions import ActionDistribution
 from shoal.policy.export import policy_module
 
 SPACE = gs.Dict({"aim": gs.Tuple((gs.Discrete(3, start=-1), gs.MultiBinary(2))), "walk": gs.MultiDiscrete([2, 4])})
-MASKS = {"aim": (np.array([1, 0, 1]), np.array([[1, 0], [1, 1]])), "walk": np.array([0, 1, 1, 1, 1, 0])}
+MASKS: dict[str, Any] = {"aim": (np.array([1, 0, 1]), np.array([[1, 0], [1, 1]])), "walk": np.array([0, 1, 1, 1, 1, 0])}
 ROW = [1, 0, 1, 1, 0, 1, 1, 0, 1, 1, 1, 1, 0]  # of MASKS, in the order of the space
 SMALL: dict[str, Any] = dict(
     preset="none", runtime="serial", actors=1, envs=2, unroll=5, hidden=(8,), device="cpu", steps=100

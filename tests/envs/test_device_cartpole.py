@@ -10,6 +10,7 @@ import pytest
 import torch
 from devices import DEVICE
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
+from noted import noted
 
 from shoal.api import Context, UsageError
 from shoal.envs import make, spec
@@ -147,9 +148,9 @@ def test_episodes_are_told_with_their_own_returns_and_lengths(monkeypatch: pytes
 def test_last_observations_are_read_as_part_of_their_episode(monkeypatch: pytest.MonkeyPatch) -> None:
     role = program("cpu", max_episode_steps=5, core="lstm", core_size=8).roles[0]
     made: Any = role.make(Context("learner", 0, 1, 0, 0, Recorder()), params=None, own=None)
-    step, begun = made.batches.nets.step, []
+    step, begun = made.batches.nets.step, list[torch.Tensor]()
     monkeypatch.setattr(
-        made.batches.nets, "step", lambda obs, first, state: (begun.append(first.clone()), step(obs, first, state))[1]
+        made.batches.nets, "step", lambda obs, first, state: noted(begun, first.clone(), step(obs, first, state))
     )
     made.batches.get()
     assert len(begun) > 17, "16 steps and the observation after them"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -68,7 +70,7 @@ def test_same_physics_as_gymnasium() -> None:
     """From the same state, EnvPool's Pendulum does what Gymnasium's does."""
     batch = make("Pendulum-v1", 1, EnvOptions(backend="envpool"))
     obs = batch.reset(3)["obs"][0]
-    one = _make_one("Pendulum-v1", EnvOptions())
+    one: Any = _make_one("Pendulum-v1", EnvOptions())
     one.reset(seed=0)
     one.unwrapped.state = np.array([np.arctan2(obs[1], obs[0]), obs[2]])
     for action in np.random.default_rng(0).uniform(-2, 2, (50, 1)).astype(np.float32):

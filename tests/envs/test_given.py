@@ -17,6 +17,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from noting_env import Noting, noted
+from present import present
 
 import shoal
 from shoal.api import UsageError
@@ -94,7 +95,7 @@ def test_a_closure_trains_in_processes_and_is_asked_for_again(tmp_path: Path) ->
             call()
     assert main(["eval", str(run.path)]) == main(["resume", str(run.path), "--steps", "90"]) == 2
     assert shoal.evaluate(run.path, env=lambda: Noting(folder), episodes=3, envs=2) == [5.0] * 3
-    assert (shoal.resume(run.path, env=lambda: Noting(folder), steps=90).report or run.report).steps >= 90
+    assert present(shoal.resume(run.path, env=lambda: Noting(folder), steps=90).report).steps >= 90
     run.policy().save(tmp_path / "policy")
     with pytest.raises(UsageError, match=missing):
         shoal.load(tmp_path / "policy")

@@ -96,7 +96,7 @@ def test_a_preset_that_is_asked_for_needs_no_look_at_the_environment() -> None:
 
 def test_a_function_may_make_what_its_program_registered(tmp_path: Path) -> None:
     """The processes that step it did not run that program."""
-    gym.register("Unheard-v0", entry_point=Heard)
+    gym.register("Unheard-v0", entry_point=Heard)  # type: ignore[arg-type]  # it takes no settings
     try:
         run = shoal.train(
             "impala", env=lambda: gym.make("Unheard-v0"), run_dir=tmp_path / "r", steps=60, actors=1, envs=2, unroll=5,

@@ -20,7 +20,7 @@ class Line:
     """Three agents: ``a`` ends after 2 steps, ``b`` leaves after 3 without an end, ``c`` comes at step 2, and is
     truncated at step 5. What each sees is the time and its own number; its reward is its action."""
 
-    possible_agents = ("a", "b", "c")
+    possible_agents: tuple[str, ...] = ("a", "b", "c")
     ends = {"a": 2, "b": 3, "c": 5}  # noqa: RUF012
 
     def observation_space(self, agent: str) -> Any:
@@ -207,7 +207,7 @@ class Evacuation:
     def reset(self, seed: int | None = None, options: Any = None) -> Any:
         if seed is not None or not hasattr(self, "rng"):
             self.rng = np.random.default_rng(seed)
-        self.time, self.place, self.agents = 0, {}, ["a", "b"]
+        self.time, self.place, self.agents = 0, dict[str, int](), ["a", "b"]
         self.alarm = float(self.rng.choice((-1, 1)))
         for agent in self.agents:
             self._come(agent)

@@ -1,5 +1,7 @@
 """Our picture of a MiniGrid environment is its own, pixel for pixel."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -33,7 +35,7 @@ def test_the_picture_is_minigrids(id, kwargs, tile):
             action = int(rng.choice(7, p=[0.1, 0.1, 0.4, 0.15, 0.05, 0.15, 0.05]))
             (seen, *told), (expected, *same) = ours.step(action), theirs.step(action)
             assert told[:3] == same[:3]
-            grid = ours.unwrapped
+            grid: Any = ours.unwrapped
             carried += grid.carrying is not None
             opened += any(getattr(cell, "is_open", False) for cell in grid.grid.grid)
             if told[0] or told[1] or told[2]:

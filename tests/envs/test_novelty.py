@@ -1,7 +1,9 @@
+from typing import Any, cast
+
 import numpy as np
 import pytest
 
-from shoal.api import Action, EnvSpec, EnvStep, Observation
+from shoal.api import Action, EnvSpec, EnvStep, Episode, Observation
 from shoal.envs import EnvOptions, make
 from shoal.envs.novelty import Distillation, Features, Moments, Novelty, _small
 from shoal.policy.policy import evaluation_options
@@ -28,7 +30,16 @@ def test_bonus_is_in_the_training_reward_and_not_in_the_return():
     assert [e.ret for e in same] == [e.ret for e in ended] and ended
 
 
-class Same:
+class Played:
+    """What environments of which no episode is looked at have in common."""
+
+    def so_far(self) -> list[Episode]:
+        return []
+
+    def close(self) -> None: ...
+
+
+class Same(Played):
     """Four environments that always show the same, for a reward of 0."""
 
     spec = EnvSpec("same", {"obs": Observation((2,), "float32")}, Action("discrete", (2,)))
@@ -73,8 +84,8 @@ def test_bonus_falls_where_it_is_and_stays_where_it_has_not_been():
 
 def test_a_gradient_step_descends_the_squared_difference():
     network, rows = Distillation(3, 1), np.random.default_rng(0).standard_normal((16, 3)).astype(np.float32)
-    told = []
-    network._descend = told.append
+    told: list[Any] = []
+    network._descend = told.append  # type: ignore[method-assign, assignment]
     network._learn(rows)
     w = network.learned[2]
     index, step = (5, 7), 1e-2
@@ -96,7 +107,7 @@ def test_bonus_grows_with_the_size_of_rewards(scale):
     assert bonuses(scale) / scale == pytest.approx(bonuses(1.0), rel=1e-3, abs=1e-4)
 
 
-class Scripted:
+class Scripted(Played):
     """Two environments that show a number, pay ``reward`` and end where ``ends`` says, in SAME_STEP mode."""
 
     num_envs = 2
@@ -191,7 +202,7 @@ def test_bound_holds_only_where_the_environment_has_no_limit_of_its_own():
 
 
 # ------------------------------------------------------------------------------------------ by hand
-class Told:
+class Told(Played):
     """Three environments with the steps that they are told."""
 
     num_envs = 3
@@ -218,8 +229,9 @@ def test_every_bonus_is_as_worked_out_by_hand():
     batch = Novelty(Told(steps), 0.5, steps=50)
     batch.reset(0)
     given = iter(errors)
-    batch._networks = lambda rows, counts: next(given)
-    returns, seen = np.zeros((2, 3)), ([], [])
+    batch._networks = cast(Distillation, lambda rows, counts: next(given))
+    returns: np.ndarray = np.zeros((2, 3))
+    seen: tuple[list[float], list[float]] = ([], [])
     for t, (step, error) in enumerate(zip(steps, errors, strict=True)):
         returns = 0.99 * returns
         returns[0] += step.reward * step.valid
@@ -227,9 +239,9 @@ def test_every_bonus_is_as_worked_out_by_hand():
         for kept, now in zip(seen, returns, strict=True):
             kept.extend(now[step.valid])
         returns[0, step.terminated | step.truncated] = 0.0  # not that of the bonus
-        reward, own = (np.std(kept) if kept else 0.0 for kept in seen)
+        unit_of_rewards, own = (np.std(kept) if kept else 0.0 for kept in seen)
         unit = np.minimum(error / own, 5.0) if own > 1e-8 else np.zeros(3)
-        wanted = step.reward + 0.5 * (1 - t / 50) * unit * (reward or 1.0) * step.valid
+        wanted = step.reward + 0.5 * (1 - t / 50) * unit * (unit_of_rewards or 1.0) * step.valid
         np.testing.assert_allclose(batch.step(np.zeros(3, int)).reward, wanted, rtol=1e-5, atol=1e-6)
 
 
@@ -275,10 +287,17 @@ def test_features_by_hand():
 def test_the_learned_network_moves_by_adam_every_eighth_batch_on_the_rows_that_count():
     network, rng = Distillation(2, 0), np.random.default_rng(1)
     before, told = [p.copy() for p in network.learned], []
-    descend = network._descend
-    network._descend = lambda gradients: (told.append([g.copy() for g in gradients]), descend(gradients))
-    learned = []
-    network._learn = lambda rows, learn=network._learn: (learned.append(rows), learn(rows))
+    descend, learn, learned = network._descend, network._learn, list[np.ndarray]()
+
+    def descending(gradients: list[np.ndarray]) -> None:
+        told.append([g.copy() for g in gradients])
+        descend(gradients)
+
+    def learning(rows: np.ndarray) -> None:
+        learned.append(rows)
+        learn(rows)
+
+    network._descend, network._learn = descending, learning  # type: ignore[method-assign]
     given = [(rng.standard_normal((3, 2)).astype(np.float32), rng.random(3) < 0.7) for _ in range(17)]
     for t, (rows, counts) in enumerate(given):
         w = network.fixed, network.learned
@@ -301,8 +320,8 @@ def test_the_learned_network_moves_by_adam_every_eighth_batch_on_the_rows_that_c
 def test_the_gradient_of_every_weight_is_that_of_the_mean_square():
     network, rows = Distillation(3, 1), np.random.default_rng(0).standard_normal((5, 3)).astype(np.float32)
     network.fixed, network.learned = ([p.astype(np.float64) for p in ps] for ps in (network.fixed, network.learned))
-    rows, told = rows.astype(np.float64), []
-    network._descend = told.extend
+    rows, told = rows.astype(np.float64), list[np.ndarray]()
+    network._descend = told.extend  # type: ignore[method-assign, assignment]
     network._learn(rows)
     for p, gradient in zip(network.learned, told, strict=True):
         for index in (

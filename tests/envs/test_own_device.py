@@ -71,7 +71,11 @@ def test_arrays_of_another_library_are_taken_without_a_copy() -> None:
     for _ in range(9):
         action = torch.rand(4, 2) * 4 - 2
         for ours, theirs in zip(torch_made.step(action), env.step(action), strict=True):
-            assert ours.keys() == theirs.keys() if isinstance(ours, dict) else torch.equal(ours, theirs)
+            if isinstance(ours, dict) and isinstance(theirs, dict):
+                assert ours.keys() == theirs.keys()
+            else:
+                assert isinstance(ours, torch.Tensor) and isinstance(theirs, torch.Tensor)
+                assert torch.equal(ours, theirs)
     assert all((a.abs() <= 1.0).all() for a in torch_made.env.actions), "inside the bounds"
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from noted import noted
 
 from shoal.envs import pointgoal, pointgoal_scene
 from shoal.envs.pointgoal import FORWARD, LEFT, STOP, PointGoal, Trip, World, draw_trip
@@ -33,7 +34,7 @@ def test_every_episode_is_drawn_as_the_settings_say(monkeypatch: pytest.MonkeyPa
         asked[-1] += how
         return Trip(at, (1.0, 1.0, 0.0), (2.0, 1.0))
 
-    monkeypatch.setattr(pointgoal, "world", lambda *what: asked.append(what) or place)
+    monkeypatch.setattr(pointgoal, "world", lambda *what: noted(asked, what, place))
     monkeypatch.setattr(pointgoal, "draw_trip", drawn)
     env = PointGoal(60, "blind", "maze", "validation", scenes=3, slide=False, least=2.5)
     env.reset(seed=0)

@@ -69,7 +69,8 @@ def test_agents_of_one_process_see_their_own_scenes() -> None:
     again = together.step([2, 2, 2])[0]["rgb"], together.step([3, 3, 3])[0]["rgb"]
     np.testing.assert_array_equal(again[1], first)
     assert not np.array_equal(again[0], first) and not np.array_equal(other, first)
-    together.close(), alone.close()
+    together.close()
+    alone.close()
 
 
 def test_it_trains_and_is_filmed() -> None:

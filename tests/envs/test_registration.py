@@ -10,6 +10,7 @@ import threading
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import gymnasium as gym
 import pytest
@@ -109,12 +110,12 @@ def test_a_function_gets_the_entries_that_can_travel(monkeypatch: pytest.MonkeyP
     class Lost:
         def __init__(self, **given: object) -> None: ...
 
-        def __reduce__(self) -> object:
+        def __reduce__(self) -> tuple[Any, ...]:
             return _not_there, ()
 
     gym.register("Lost-v0", entry_point=Lost())  # type: ignore[arg-type]
     gym.register("Untold-v0", entry_point=threading.Lock())  # type: ignore[arg-type]
-    gym.register("Kept-v0", entry_point=lambda: None)
+    gym.register("Kept-v0", entry_point=lambda: None)  # type: ignore[arg-type]  # nobody makes it
     try:
         sent = registration(given(lambda: None))
         assert sent is not None and sent.asked == ""
@@ -200,7 +201,12 @@ def test_a_search_that_takes_long_says_what_it_looks_for_and_is_given_up(
     installed(tmp_path, "test_airships", REGISTER.format("'Zeppelin-v0'"))
     monkeypatch.syspath_prepend(str(tmp_path))
     read = installed_packages._text
-    monkeypatch.setattr(installed_packages, "_text", lambda file: (time.sleep(0.05), read(file))[1])
+
+    def slow(file: Any) -> str:
+        time.sleep(0.05)
+        return read(file)
+
+    monkeypatch.setattr(installed_packages, "_text", slow)
     monkeypatch.setattr(installed_packages, "NOTICE_SECONDS", 0.01)
     monkeypatch.setattr(installed_packages, "SECONDS", 0.0)
     with pytest.raises(UsageError, match=r"'Zeppelin-v0'; the search .* was given up after 5 s"):

@@ -36,7 +36,7 @@ def played(name: str, num: int = 3, steps: int = 7, **options: Any) -> Any:
     rng = np.random.default_rng(0)
     for _ in range(steps):
         if batch.spec.action.kind == "continuous":
-            action = rng.uniform(-1, 1, (num, len(batch.spec.action.low))).astype(np.float32)
+            action: np.ndarray = rng.uniform(-1, 1, (num, len(batch.spec.action.low))).astype(np.float32)
         else:
             action = rng.integers(batch.spec.action.sizes[0], size=num)
         step = batch.step(action)
@@ -162,7 +162,7 @@ def test_vector_environments_that_are_played(bad: str) -> None:
 
 
 def test_numbers_that_are_not_for_each_environment() -> None:
-    info = {"x": np.zeros(2), "y": np.arange(4.0), 5: np.ones(4), "final_info": None}
+    info: Any = {"x": np.zeros(2), "y": np.arange(4.0), 5: np.ones(4), "final_info": None}
     assert episode_numbers(info, np.array([1, 3]), 4) == [{"y": 1.0}, {"y": 3.0}]
 
 

@@ -190,7 +190,7 @@ def test_arguments_reach_the_constructor() -> None:
     batch = make(f"{HERE}:Endless", 1, EnvOptions(env_kwargs={"first": 4.0}))
     assert batch.reset(0)["obs"].tolist() == [[4.0]]
     for backend in ("gymnasium", "gymnasium-vector"):
-        batch = make("CartPole-v1", 3, EnvOptions(env_kwargs={"sutton_barto_reward": True}, backend=backend))  # type: ignore[arg-type]
+        batch = make("CartPole-v1", 3, EnvOptions(env_kwargs={"sutton_barto_reward": True}, backend=backend))
         batch.reset(0)
         assert set(batch.step(np.zeros(3, np.int64)).reward.tolist()) == {0.0}
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from present import present
 
 import shoal
 from shoal import systems
@@ -106,7 +107,9 @@ def test_a_run_ends_and_its_files_tell_what_did_not(runtime: str, tmp_path: Path
     assert {(row["episodes"], row["mean"], row["unfinished"]) for row in rows} == {("3", "20", "3")}
     facts = json.loads((tmp_path / "run" / "report.json").read_text())
     last = {"steps": run.report.steps, "episodes": 3, "mean": 20.0, "std": 0.0, "min": 20.0, "max": 20.0}
-    assert facts["evaluation"] == {**last, "unfinished": 3} == shoal.Run.open(tmp_path / "run").report.evaluation
+    assert (
+        facts["evaluation"] == {**last, "unfinished": 3} == present(shoal.Run.open(tmp_path / "run").report).evaluation
+    )
     summary = (tmp_path / "run" / "summary.md").read_text()
     assert f"| {run.report.steps:,} | 3 (3 did not end) | 20 [20, 20] |" in summary
     told = capsys.readouterr().err

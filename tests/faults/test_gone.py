@@ -40,7 +40,7 @@ def replaced(path: Path) -> None:
 def test_a_run_whose_directory_is_gone_says_so_once_and_ends(
     runtime: str, how: Callable[[Path], None], tmp_path: Path, capfd: Any
 ) -> None:
-    path, done = tmp_path / "run", []
+    path, done = tmp_path / "run", list[int]()
 
     def once(row: Any) -> None:
         if not done and row["steps"] > 100:

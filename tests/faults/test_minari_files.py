@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,7 @@ from shoal.demonstrations.minari_files import MAX_ELEMENTS, MIN_BYTES, UNPACKED,
 BOX = {"type": "Box", "shape": [2]}
 
 
-def data(folder: Path, episodes: int = 1, **spaces: Any) -> Path:
+def data(folder: Path, episodes: int = 1, spaces: Mapping[str, Any] = MappingProxyType({})) -> Path:
     """The folder of a set without episodes' files."""
     facts = {"observation_space": BOX, "action_space": BOX, **spaces}
     text = {name: json.dumps(space) for name, space in facts.items() if space is not None}
@@ -27,25 +29,26 @@ def data(folder: Path, episodes: int = 1, **spaces: Any) -> Path:
 def large(space: str, n: int) -> dict[str, Any]:
     """A space of ``n`` elements, by itself or within another."""
     box, binary = {"type": "Box", "shape": [n // 2, 2]}, {"type": "MultiBinary", "n": n}
-    return {
+    spaces: dict[str, dict[str, Any]] = {
         "Box": box, "MultiBinary": binary, "Dict": {"type": "Dict", "subspaces": {"small": BOX, "large": box}},
         "Tuple": {"type": "Tuple", "subspaces": [{"type": "Tuple", "subspaces": [binary]}]},
-    }[space]  # fmt: skip
+    }  # fmt: skip
+    return spaces[space]
 
 
 @pytest.mark.parametrize("which", ["observation_space", "action_space"])
 @pytest.mark.parametrize("space", ["Box", "MultiBinary", "Dict", "Tuple"])
 def test_a_space_may_have_so_many_elements_and_no_more(tmp_path: Path, which: str, space: str) -> None:
-    check(data(tmp_path, **{which: large(space, MAX_ELEMENTS)}))
+    check(data(tmp_path, spaces={which: large(space, MAX_ELEMENTS)}))
     with pytest.raises(ValueError, match=r"has more than 67,108,864 elements"):
-        check(data(tmp_path, **{which: large(space, MAX_ELEMENTS + 2)}))
-    check(data(tmp_path, **{which: {"type": "Discrete", "n": 10**12}}))  # a number, whatever values it has
+        check(data(tmp_path, spaces={which: large(space, MAX_ELEMENTS + 2)}))
+    check(data(tmp_path, spaces={which: {"type": "Discrete", "n": 10**12}}))  # a number, whatever values it has
 
 
 @pytest.mark.parametrize("which", ["observation_space", "action_space"])
 def test_both_spaces_must_be_in_the_metadata(tmp_path: Path, which: str) -> None:
     with pytest.raises(ValueError, match=f"its metadata lacks '{which}'"):
-        check(data(tmp_path, **{which: None}))
+        check(data(tmp_path, spaces={which: None}))
 
 
 def test_a_set_of_folders_has_one_for_each_episode_at_least(tmp_path: Path) -> None:

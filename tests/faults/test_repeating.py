@@ -37,7 +37,7 @@ class TwoRewards(Sound):
 
 class Misspelt(Sound):
     def step(self, action: Any) -> Any:
-        return self.obzervation
+        return self.obzervation  # type: ignore[attr-defined]  # a slip of the user's
 
 
 class OldReset(Sound):

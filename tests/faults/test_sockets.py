@@ -18,9 +18,9 @@ from pathlib import Path
 import psutil
 import pytest
 from trainings import ENVIRON, SMALL
+from watch.runs import write_run
 
 from shoal.records.metric_files import newest_steps
-from tests.watch.runs import write_run
 
 pytestmark = pytest.mark.timeout(400)
 SILENT = 500  # connections that say nothing

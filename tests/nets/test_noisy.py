@@ -54,8 +54,8 @@ def test_few_rows_are_multiplied_with_the_mean_and_the_noise_one_by_one(rows: in
         found = rounded(kept, noise)
     torch.testing.assert_close(found.float(), formed, atol=0.05, rtol=0.05)
     gradients = zip(
-        torch.autograd.grad(found.float().square().sum(), rounded.parameters()),
-        torch.autograd.grad(formed.square().sum(), layer.parameters()),
+        torch.autograd.grad(found.float().square().sum(), list(rounded.parameters())),
+        torch.autograd.grad(formed.square().sum(), list(layer.parameters())),
         strict=True,
     )
     for mine, exact in gradients:

@@ -1,3 +1,5 @@
+from typing import cast
+
 import numpy as np
 import pytest
 import torch
@@ -90,7 +92,7 @@ def test_moments_of_which_one_is_not_finite_change_nothing(part: int, wrong: flo
     mean, var, count = torch.tensor([1.0, 2.0]), torch.tensor([3.0, 4.0]), torch.tensor(5.0)
     new = [torch.tensor([7.0, 8.0]), torch.tensor([9.0, 10.0])]
     new[part][1] = wrong
-    merge_moments(mean, var, count, *new, 6.0)
+    merge_moments(mean, var, count, new[0], new[1], 6.0)
     assert (mean.tolist(), var.tolist(), count.item()) == ([1.0, 2.0], [3.0, 4.0], 5.0)
 
 
@@ -115,7 +117,7 @@ def test_a_segment_tells_the_moments_of_what_was_acted_on() -> None:
 
 def test_observations_without_statistics_stay_as_they_are() -> None:
     norms = running_norms(["obs/a"], lambda name: RunningNorm((1,)))
-    norms["obs/a"].update(torch.tensor([[1.0], [3.0]]))
+    cast(RunningNorm, norms["obs/a"]).update(torch.tensor([[1.0], [3.0]]))
     got = normalised(norms, {"obs/a": torch.tensor([[5.0]]), "obs/b": torch.tensor([[5.0]])})
     np.testing.assert_allclose(got["obs/a"], [[3.0]], rtol=1e-6)
     assert got["obs/b"].item() == 5.0

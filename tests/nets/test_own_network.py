@@ -7,12 +7,14 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 import torch
+from modules import module_of
 from own_torsos import Layers
+from present import present
 from torch import nn
 
 from shoal import own_code
@@ -73,8 +75,8 @@ def test_who_acts_is_in_eval_mode(system: str, fields: dict[str, Any], torso: st
 
 
 def test_the_learner_trains_and_its_target_network_does_not() -> None:
-    dqn = load("dqn")
-    nets = dqn.network(dqn.Config(env="CartPole-v1", torso=f"{FILE}:dropout"))  # type: ignore[attr-defined]
+    dqn = module_of("dqn")
+    nets = dqn.network(dqn.Config(env="CartPole-v1", torso=f"{FILE}:dropout"))
     from shoal.systems.dqn import QLearning
 
     algorithm = QLearning(dqn.Config(env="CartPole-v1"), nets)
@@ -96,12 +98,12 @@ def test_without_a_gradient_a_network_is_in_eval_mode_and_what_the_user_has_fixe
     with torch.no_grad():
         assert torch.equal(encoder(x), encoder(x))
     assert own.training and own.rest[0].training and not own.rest[1].training
-    assert int(own.rest[1].num_batches_tracked) == 0
+    assert int(cast(nn.BatchNorm1d, own.rest[1]).num_batches_tracked or 0) == 0
 
 
 def test_running_statistics_travel_with_the_parameters() -> None:
     policy = policy_of("impala", "batch_norm")
-    learner = load("impala").network(policy.cfg)  # type: ignore[attr-defined]
+    learner = module_of("impala").network(policy.cfg)
     learner.encoder({"obs": torch.full((8, 4), 3.0)})
     policy.agent.load(learner.state_dict(), 1)
     norm = policy.agent.nets.encoder.own.rest[0]  # type: ignore[attr-defined]
@@ -112,19 +114,20 @@ def test_running_statistics_travel_with_the_parameters() -> None:
 def test_qt_opt_averages_running_statistics_and_takes_over_counters() -> None:
     from shoal.systems.qt_opt.rule import LabelledQ
 
-    qt_opt = load("qt-opt")
+    qt_opt = module_of("qt-opt")
     cfg = qt_opt.Config(env="Pendulum-v1", torso=f"{FILE}:batch_norm", polyak=0.5)
     rule = LabelledQ(cfg, qt_opt.network(cfg))
     learned = rule.nets.encoder.own.rest[0]
     learned.running_mean += 2.0
     learned.num_batches_tracked += 3
     rule.after_step(1)
-    averaged = rule.average.encoder.own.rest[0]
+    average: Any = present(rule.average)
+    averaged = average.encoder.own.rest[0]
     assert torch.equal(averaged.running_mean, learned.running_mean / 2) and int(averaged.num_batches_tracked) == 3
 
 
 def test_running_statistics_are_refused_where_only_gradients_travel() -> None:
-    a3c = load("a3c")
+    a3c = module_of("a3c")
     cfg = a3c.Config(env="CartPole-v1", torso=f"{FILE}:batch_norm")
     with pytest.raises(UsageError, match=r"gradients move, and the network has the buffer '.*running_mean'"):
         a3c.program(cfg)

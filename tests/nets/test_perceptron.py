@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import copy
+from typing import cast
 
 import pytest
 import torch
+from present import present
 from tolerance import assert_rounded
 from torch import nn
 
 from shoal.api import Observation
 from shoal.nets import MLP, Encoder
 from shoal.nets.box_network import perceptron
+from shoal.nets.torsos import Activation
 
 pytestmark = pytest.mark.usefixtures("fast_enabled")
 
 
-def network(activation: str, inputs: int, heads: int, hidden: tuple[int, ...] = (12, 7)) -> nn.ModuleList:
+def network(activation: Activation, inputs: int, heads: int, hidden: tuple[int, ...] = (12, 7)) -> nn.ModuleList:
     encoder = Encoder({"obs": Observation((inputs,), "float32", "vector")}, hidden=hidden, activation=activation)
     return nn.ModuleList([encoder, *(nn.Linear(encoder.features, 3 - i) for i in range(heads))])
+
+
+def encoder_of(nets: nn.ModuleList) -> Encoder:
+    return cast(Encoder, nets[0])
 
 
 def values(nets: nn.ModuleList, x: torch.Tensor) -> torch.Tensor:
@@ -43,8 +50,9 @@ def of_absolute_values(nets: nn.ModuleList, activation: str) -> nn.ModuleList:
     nets = copy.deepcopy(nets)
     for p in nets.parameters():
         p.data.abs_()
-    for i in range(1, len(list(nets[0].mlp.children())), 2):
-        nets[0].mlp[i] = Identity(activation)
+    layers = cast(nn.Sequential, encoder_of(nets).mlp)
+    for i in range(1, len(list(layers.children())), 2):
+        layers[i] = Identity(activation)
     return nets
 
 
@@ -52,7 +60,7 @@ def off_the_kinks(nets: nn.ModuleList, rows: int, inputs: int) -> torch.Tensor:
     """Random inputs that rounding takes to neither side of a ReLU's kink: none of its arguments is within 1e-4 of 0."""
     x = torch.randn(2 * rows + 8, inputs, dtype=torch.float64)
     y, clear = x, torch.ones(len(x), dtype=torch.bool)
-    for layer in nets[0].mlp.children():
+    for layer in encoder_of(nets).mlp.children():
         y = layer(y)
         if isinstance(layer, nn.Linear):
             clear &= (y.abs() > 1e-4).all(1)
@@ -78,13 +86,13 @@ def test_values_and_gradient_are_those_of_autograd(dtype, activation, inputs, he
         (exact, x.double(), weights.double()),
         (of_absolute_values(exact, activation), x.double().abs(), weights.double().abs()),
     ):
-        wanted = torch.cat([head(of[0].mlp(given)) for head in of[1:]], -1)
+        wanted = torch.cat([head(encoder_of(of).mlp(given)) for head in of[1:]], -1)
         grads = torch.autograd.grad((wanted * by).sum(), list(of.parameters()))
         references.append((wanted.detach(), grads))
     (wanted, grads), (magnitude, magnitudes) = references
     layers = sum(sum(layer.weight.shape) + 8 for layer in nets.modules() if isinstance(layer, nn.Linear))
     of = nets.to(dtype)
-    perceptron = of[0].perceptron(*of[1:])
+    perceptron = encoder_of(of).perceptron(*of[1:])
     assert perceptron is not None
     if dtype == torch.float32:  # which is what an encoder makes of anything
         assert_rounded(values(nets, x), wanted, magnitude, layers, "values by modules")
@@ -94,9 +102,9 @@ def test_values_and_gradient_are_those_of_autograd(dtype, activation, inputs, he
         assert_rounded(kept.out, wanted, magnitude, layers, "values")
         together = perceptron.backward(kept, weights)
         for (name, p), grad, size in zip(nets.named_parameters(), grads, magnitudes, strict=True):
-            assert_rounded(p.grad, grad, size, layers + rows, name)
+            assert_rounded(present(p.grad), grad, size, layers + rows, name)
         assert torch.equal(
-            together.sort().values, torch.cat([p.grad.flatten() for p in nets.parameters()]).sort().values
+            together.sort().values, torch.cat([present(p.grad).flatten() for p in nets.parameters()]).sort().values
         )
 
 
@@ -121,7 +129,7 @@ def test_with_layer_norm_it_is_the_network_too(activation, hidden, rows) -> None
         together = made.backward(kept, by)
         for (name, p), grad in zip(net.named_parameters(), grads, strict=True):
             torch.testing.assert_close(p.grad, grad, msg=name)
-        assert torch.equal(together, torch.cat([p.grad.flatten() for p in net.parameters()]))
+        assert torch.equal(together, torch.cat([present(p.grad).flatten() for p in net.parameters()]))
 
 
 def test_a_copy_is_of_the_copied_network() -> None:
@@ -129,16 +137,16 @@ def test_a_copy_is_of_the_copied_network() -> None:
         def __init__(self) -> None:
             super().__init__()
             self.parts = network("tanh", 4, 2)
-            self.perceptron = self.parts[0].perceptron(*self.parts[1:])
+            self.perceptron = present(encoder_of(self.parts).perceptron(*self.parts[1:]))
 
     nets = Net()
     other = copy.deepcopy(nets)
-    nn.init.zeros_(nets.parts[1].weight)
+    nn.init.zeros_(cast(nn.Linear, nets.parts[1]).weight)
     x = torch.randn(5, 4)
     with torch.no_grad():
         for net in (nets, other):
             torch.testing.assert_close(net.perceptron.forward(x).out, values(net.parts, x))
-    assert (other.parts[1].weight != 0).all()
+    assert (cast(nn.Linear, other.parts[1]).weight != 0).all()
 
 
 def test_what_is_more_than_a_perceptron_is_none() -> None:

@@ -1,5 +1,6 @@
 import pytest
 import torch
+from present import present
 
 from shoal.nets import PopArt
 from shoal.nets.actor_critic import ActorCritic
@@ -68,7 +69,8 @@ def test_an_actor_critic_says_values_in_the_unit_of_rewards_wherever_it_is_asked
     env = recurrent_ppo.Config(env="CartPole-v1").env_spec()
     torch.manual_seed(0)
     nets = ActorCritic(env, core=core, pop_art=True, device="cpu", precision="fp32")
-    nets.pop_art.update(nets.value.linear, returns(0, 50.0, 300.0), ALL)
+    scale = present(nets.pop_art)
+    scale.update(nets.value.linear, returns(0, 50.0, 300.0), ALL)
     nets.value.linear.weight.data.normal_()
     obs, first = torch.randn(3, 2, 4), torch.zeros(3, 2, dtype=torch.bool)
     state = nets.initial_state(2)
@@ -78,7 +80,7 @@ def test_an_actor_critic_says_values_in_the_unit_of_rewards_wherever_it_is_asked
         unrolled = nets.unroll({"obs": obs}, first, state)[1]
         stepped = nets.step({"obs": obs[0]}, first[0], state)[1]
     learned = nets.outputs(items).values.value.detach()
-    assert torch.allclose(unrolled, said * nets.pop_art.spread().float() + nets.pop_art.mean.float())
+    assert torch.allclose(unrolled, said * scale.spread().float() + scale.mean.float())
     assert torch.allclose(unrolled, learned, rtol=1e-4) and torch.allclose(stepped, unrolled[0], rtol=1e-4)
     assert nets.small_batch() is None
 

@@ -1,5 +1,8 @@
+from typing import cast
+
 import pytest
 import torch
+from present import present
 from tolerance import rounding
 
 from shoal.api import UsageError
@@ -52,9 +55,10 @@ def test_both_ways_through_unroll_agree(kind):
 def test_layers_feed_each_other(kind):
     """One of two layers is a core of one layer over the outputs of another."""
     core = RecurrentCore(kind, F, H, layers=2)
+    whole = present(core.rnn).state_dict()
     lower, upper = RecurrentCore(kind, F, H), RecurrentCore(kind, H, H)
-    lower.rnn.load_state_dict({k: v for k, v in core.rnn.state_dict().items() if k.endswith("l0")})
-    upper.rnn.load_state_dict({k[:-1] + "0": v for k, v in core.rnn.state_dict().items() if k.endswith("l1")})
+    present(lower.rnn).load_state_dict({k: v for k, v in whole.items() if k.endswith("l0")})
+    present(upper.rnn).load_state_dict({k[:-1] + "0": v for k, v in whole.items() if k.endswith("l1")})
     x, first = torch.randn(T, B, F), torch.rand(T, B) < 0.2
     y, state = core.unroll(x, first, core.initial_state(B))
     below, low = lower.unroll(x, first, lower.initial_state(B))
@@ -89,7 +93,7 @@ def test_states():
 
 
 def test_orthogonal_gates():
-    w = RecurrentCore("lstm", F, H).rnn.weight_hh_l0
+    w = cast(torch.Tensor, present(RecurrentCore("lstm", F, H).rnn).weight_hh_l0)
     for gate in w.split(H):
         torch.testing.assert_close(gate @ gate.T, torch.eye(H), rtol=1e-5, atol=1e-5)
 

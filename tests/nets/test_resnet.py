@@ -1,3 +1,5 @@
+from typing import cast
+
 import pytest
 import torch
 from torch import nn
@@ -14,7 +16,9 @@ def test_fifty_layers_as_wide_as_the_papers() -> None:
     assert len(convs) - 1 + 1 == 50  # without the compressing one, with the fully connected layer
     assert sum(isinstance(m, nn.Conv2d) for m in shortcuts) == 4  # one at each width
     assert [convs[i].out_channels for i in (0, 3, -2, -1)] == [32, 128, 1024, 128]
-    assert torso.fc[0].in_features == 2048 and torso.features == 512  # 128 channels of 4 x 4
+    assert (
+        cast(nn.Linear, cast(nn.Sequential, torso.fc)[0]).in_features == 2048 and torso.features == 512
+    )  # 128 channels of 4 x 4
     assert not any(isinstance(m, nn.BatchNorm2d) for m in torso.modules())
 
 

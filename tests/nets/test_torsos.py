@@ -1,3 +1,6 @@
+from functools import partial
+from typing import cast
+
 import pytest
 import torch
 from tolerance import assert_rounded
@@ -5,6 +8,7 @@ from tolerance import assert_rounded
 from shoal.api import Observation, UsageError
 from shoal.fast.pixels import channels_last, unshuffled
 from shoal.nets import MLP, Encoder, ImpalaResNet, NatureCNN, RecurrentCore, orthogonal
+from shoal.nets.torsos import MinAtarCNN
 
 IMAGE = Observation((4, 84, 84), "uint8", "image")
 SMALL = Observation((3, 20, 20), "uint8", "image")
@@ -37,7 +41,7 @@ def test_impala_sizes_are_those_of_the_paper():
 
 
 @pytest.mark.parametrize("side", [5, 7, 10, 20, 35, 36, 64])
-@pytest.mark.parametrize("make", [NatureCNN, ImpalaResNet, lambda *a: ImpalaResNet(*a, depth="shallow")])
+@pytest.mark.parametrize("make", [NatureCNN, ImpalaResNet, partial(ImpalaResNet, depth="shallow")])
 def test_any_image_size(make, side):
     net = make(3, side, side)
     assert net(image((3, side, side), 2)).shape == (2, net.features)
@@ -136,10 +140,10 @@ def test_layer_norm_and_activation():
 
 
 def test_orthogonal():
-    net = orthogonal(MLP((8, 4)))
-    torch.testing.assert_close(net[0].weight @ net[0].weight.T, 2 * torch.eye(4), rtol=1e-5, atol=1e-5)
-    assert net[0].bias.abs().max() == 0
-    assert orthogonal(MLP((4, 4)), 0.01)[0].weight.detach().norm().item() == pytest.approx(0.02, rel=1e-4)
+    first, small = (cast(torch.nn.Linear, net[0]) for net in (orthogonal(MLP((8, 4))), orthogonal(MLP((4, 4)), 0.01)))
+    torch.testing.assert_close(first.weight @ first.weight.T, 2 * torch.eye(4), rtol=1e-5, atol=1e-5)
+    assert first.bias.abs().max() == 0
+    assert small.weight.detach().norm().item() == pytest.approx(0.02, rel=1e-4)
 
 
 @pytest.mark.parametrize("h,w", [(84, 84), (64, 48), (36, 36), (35, 20), (5, 7)])
@@ -171,7 +175,7 @@ def test_unshuffled_is_torchs_with_the_channels_last(shape: tuple[int, ...], sid
 
 @pytest.mark.usefixtures("fast_enabled")
 @pytest.mark.parametrize("side", [84, 72, 83])  # the last is not made of blocks
-@pytest.mark.parametrize("make", [NatureCNN, lambda *a: ImpalaResNet(*a, depth="shallow")])
+@pytest.mark.parametrize("make", [NatureCNN, partial(ImpalaResNet, depth="shallow")])
 def test_a_convolution_of_blocks_is_the_convolution(make, side):
     torch.manual_seed(0)
     net, images = make(4, side, side), image((4, side, side), 5)
@@ -186,8 +190,9 @@ def test_a_convolution_of_blocks_is_the_convolution(make, side):
         return plain, *torch.autograd.grad(plain, (weight, bias), given)
 
     parts = [x.detach().double().requires_grad_() for x in (conv.weight, conv.bias)]
-    wanted = exact(*parts, given.double())
-    magnitudes = exact(*(x.detach().abs().requires_grad_() for x in parts), given.double().abs())
+    wanted = exact(parts[0], parts[1], given.double())
+    sizes = [x.detach().abs().requires_grad_() for x in parts]
+    magnitudes = exact(sizes[0], sizes[1], given.double().abs())
     inputs, outputs = conv.weight[0].numel(), given.numel() // given.shape[1]  # terms of a value, and of a gradient
     for found, reference, magnitude, terms in zip(ours, wanted, magnitudes, (inputs, outputs, outputs), strict=True):
         assert_rounded(found, reference.detach(), magnitude.detach(), terms + 3)  # the bias, the scale and the ratio
@@ -197,7 +202,7 @@ def test_a_convolution_of_blocks_is_the_convolution(make, side):
 def test_a_torso_can_be_traced_although_its_bytes_are_reordered_outside_torch() -> None:
     torso = NatureCNN(4, 84, 84)
     one, other = (torch.randint(0, 256, (2, 4, 84, 84), dtype=torch.uint8) for _ in range(2))
-    traced = torch.jit.trace(torso, (one,))  # type: ignore[no-untyped-call]
+    traced = torch.jit.trace(torso, (one,))
     exported = torch.export.export(torso, (one,)).module()
     torch.testing.assert_close(traced(other), torso(other))
     torch.testing.assert_close(exported(other), torso(other))
@@ -209,7 +214,9 @@ def test_the_minatar_torso_is_the_published_network_on_boards_and_on_images() ->
     encoder = Encoder({"obs": board}, "minatar")
     assert encoder.features == 128
     assert sum(p.numel() for p in encoder.parameters()) == (6 * 9 + 1) * 16 + (8 * 8 * 16 + 1) * 128
-    conv, hidden = encoder.images["obs"].convs[0], encoder.images["obs"].fc[0]
+    torso = cast(MinAtarCNN, encoder.images["obs"])
+    first, hidden = cast(torch.nn.Sequential, torso.convs)[0], cast(torch.nn.Sequential, torso.fc)[0]
+    conv = cast(torch.nn.Conv2d, first)
     x = torch.randint(0, 2, (2, 3, 10, 10, 6)).float()
     planes = x.flatten(0, 1).permute(0, 3, 1, 2)  # not divided by 255
     seen = torch.relu(torch.nn.functional.conv2d(planes, conv.weight, conv.bias))

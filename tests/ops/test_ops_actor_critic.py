@@ -74,7 +74,8 @@ def test_means_of_one_valid_step_or_none(steps: int) -> None:
     t = given(3, 2, 2)
     t["valid"] = torch.zeros(3, 2, dtype=torch.bool)
     t["valid"][1, 0] = bool(steps)
-    _, means = oracles.actor_critic_loss(*(t[k].numpy() for k in ("outputs", "action", *STEPS)), 0.7, 0.03)
+    arrays: list[Any] = [t[k].numpy() for k in ("outputs", "action", *STEPS)]
+    _, means = oracles.actor_critic_loss(*[*arrays, 0.7, 0.03])
     for found in (by_operations(t, **COSTS[1]), by_hand(t, **COSTS[1])):
         np.testing.assert_allclose(found.means.numpy(), means, rtol=1e-4)
 

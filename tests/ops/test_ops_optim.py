@@ -318,7 +318,8 @@ def test_shared_running_statistics_take_in_moments_and_no_gradient(lr: float) ->
 def test_dqn_trap_eps_inside():
     """dqn-family.md 6: E[g^2] = .04, E[g] = .1, eps = .01: denominator .2, torch's .1832."""
     steps = {}
-    for cls, kind in ((RMSProp, {"centred": True}), (torch.optim.RMSprop, {"centered": True})):
+    rules: list[tuple[Any, dict[str, Any]]] = [(RMSProp, {"centred": True}), (torch.optim.RMSprop, {"centered": True})]
+    for cls, kind in rules:
         p = torch.zeros(1, dtype=torch.float64, requires_grad=True)
         decay = {"decay": 0.5} if cls is RMSProp else {"alpha": 0.5}
         optimiser = cls([p], lr=1.0, eps=0.01, **decay, **kind)
@@ -378,7 +379,8 @@ def test_rmsprop_resumes_from_its_state_dict(centred, momentum):
 
 def test_rmsprop_skips_missing_gradients_and_keeps_groups_apart():
     a, b, c = (torch.ones(2, requires_grad=True) for _ in range(3))
-    optimiser = RMSProp([{"params": [a, c]}, {"params": [b], "lr": 0.5}], lr=0.1, decay=0.0, eps=1e-12)
+    groups: list[dict[str, Any]] = [{"params": [a, c]}, {"params": [b], "lr": 0.5}]
+    optimiser = RMSProp(groups, lr=0.1, decay=0.0, eps=1e-12)
     a.grad, b.grad = torch.tensor([3.0, -2.0]), torch.tensor([3.0, -2.0])
     optimiser.step()
     close(a.detach(), 0.9, 1.1, tol=1e-5)

@@ -9,6 +9,7 @@ import numpy as np
 import oracles
 import pytest
 import torch
+from present import present
 
 from shoal import fast
 from shoal.api import Action
@@ -54,7 +55,7 @@ def by_hand(t, **rule):
     outputs = torch.cat((t["logits"], t["value"][:, None]), 1).requires_grad_()
     loss, metrics = discrete_ppo_loss(outputs, t["action"], *(t[k] for k in OLD), **rule)
     loss.backward()
-    return Found(loss.item(), outputs.grad, metrics)
+    return Found(loss.item(), present(outputs.grad), metrics)
 
 
 @pytest.mark.parametrize("rule", RULES)

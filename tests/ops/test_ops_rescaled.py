@@ -25,9 +25,10 @@ def case(seed: int, T: int, B: int, A: int):
 @pytest.mark.parametrize(("T", "B", "A"), [(1, 1, 1), (8, 3, 4), (13, 2, 2)])
 def test_oracle(T, B, A, n, eps):
     arrays = case(n, T, B, A)
-    found = rescaled_n_step_targets(*map(torch.from_numpy, arrays), n, eps)
     r, d, q, s, cut = arrays
-    expected = oracles.rescaled_n_step_targets(*(x.astype(float) for x in (r, d, q, s)), cut, n, eps or None)
+    t = [torch.from_numpy(x) for x in arrays]
+    found = rescaled_n_step_targets(t[0], t[1], t[2], t[3], t[4], n, eps)
+    expected = oracles.rescaled_n_step_targets(*[*(x.astype(float) for x in (r, d, q, s)), cut, n, eps or None])
     np.testing.assert_allclose(found.numpy(), expected, rtol=2e-5, atol=2e-5)
 
 

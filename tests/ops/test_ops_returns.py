@@ -68,7 +68,7 @@ def test_n_step_oracle(shape, n):
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("lam", [0.0, 0.5, 0.95, 1.0])
 def test_lambda_and_gae_oracle(shape, lam):
-    a, cut, _ = case(*shape, seed=1)
+    a, cut, _ = case(shape[0], shape[1], seed=1)
     t, c = tensors(a, cut)
     found = lambda_returns(t["rewards"], t["discounts"], t["next_values"], c, lam)
     check(found, oracles.lambda_returns(a["rewards"], a["discounts"], a["next_values"], cut, lam))
@@ -79,13 +79,13 @@ def test_lambda_and_gae_oracle(shape, lam):
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("bars", [(1, 1, 1, 1), (2, 1, 1, 1), (1.5, 0.7, 3, 0.9), (math.inf, 1, math.inf, 0.5)])
 def test_vtrace_oracle(shape, bars):
-    a, cut, rng = case(*shape, seed=2)
+    a, cut, rng = case(shape[0], shape[1], seed=2)
     log_rhos = rng.normal(size=shape).astype(np.float32)
     t, c = tensors(a, cut)
     found = vtrace(
         torch.from_numpy(log_rhos), **t, cut=c, rho_bar=bars[0], c_bar=bars[1], pg_rho_bar=bars[2], lam=bars[3]
     )
-    vs, pg = oracles.vtrace(log_rhos.astype(float), *a.values(), cut, *bars)
+    vs, pg = oracles.vtrace(*[log_rhos.astype(float), *a.values(), cut, *bars])
     check(found.vs, vs)
     check(found.pg_advantages, pg)
 
@@ -110,9 +110,9 @@ def test_long_float32_unroll_stays_accurate(T):
     a["discounts"][:] = 0.999
     t, c = tensors(a, cut)
     a = {k: x.astype(float) for k, x in a.items()}
-    expected = oracles.gae(*a.values(), cut, 1.0)
+    expected = oracles.gae(*[*a.values(), cut, 1.0])
     sizes = {k: np.abs(x) for k, x in a.items()} | {"values": -np.abs(a["values"])}  # they are subtracted
-    assert_rounded(gae(**t, cut=c, lam=1.0), expected, oracles.gae(*sizes.values(), cut, 1.0), 3 * T)
+    assert_rounded(gae(**t, cut=c, lam=1.0), expected, oracles.gae(*[*sizes.values(), cut, 1.0]), 3 * T)
 
 
 # -------------------------------------------------------------------------------- worked numbers

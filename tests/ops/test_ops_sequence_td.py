@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import oracles
@@ -13,7 +14,7 @@ from shoal.systems.r2d2 import plain_sequence_td_loss, sequence_td_loss
 
 
 def plain(*args, double, n, eps, clip, eta):
-    return plain_sequence_td_loss(*args, double, n, eps, math.inf if clip is None else clip, eta)
+    return plain_sequence_td_loss(*[*args, double, n, eps, math.inf if clip is None else clip, eta])
 
 
 FORMS = pytest.mark.parametrize("form", [sequence_td_loss, plain])
@@ -78,8 +79,9 @@ def test_arguments_are_checked() -> None:
         (5, torch.ones(4, 2, dtype=torch.bool), r"expected valid of shape \(5, 2\), found \(4, 2\)"),
         (6, torch.ones(3), r"expected weight of shape \(2,\), found \(3,\)"),
     ):
+        changed: list[Any] = [*given[:place], wrong, *given[place + 1 :]]
         with pytest.raises(ValueError, match=f"sequence_td_loss: {text}"):
-            sequence_td_loss(*given[:place], wrong, *given[place + 1 :])
+            sequence_td_loss(*changed)
     for action in (-1, 3):
         given[2][0, 0], given[5][0, 0] = action, True
         for form in (sequence_td_loss, plain):

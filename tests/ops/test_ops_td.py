@@ -4,7 +4,7 @@ devices)."""
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import oracles
@@ -26,7 +26,7 @@ class Found(NamedTuple):
 
 
 def plain(*args, clip=1.0):
-    return dqn.plain_td_loss(*args, math.inf if clip is None else clip)
+    return dqn.plain_td_loss(*[*args, math.inf if clip is None else clip])
 
 
 def differentiated(form):
@@ -112,13 +112,11 @@ def test_what_is_no_number_is_told_by_the_loss(form) -> None:
 
 
 def test_no_gradient_flows_and_bad_input_is_named() -> None:
-    t = given(4, 3)
+    t: dict[str, Any] = given(4, 3)
     weight = torch.ones(4)
     for form in compiled, plain:
         q, next_q = t["q"].clone().requires_grad_(), t["next_q"].clone().requires_grad_()
-        loss, error = form(**t | {"q": q, "next_q": next_q.detach()}, weight=weight) if form is compiled else form(
-            q, t["actions"], t["rewards"], t["discounts"], next_q.detach(), t["selector_q"], weight
-        )  # fmt: skip
+        loss, error = form(q, t["actions"], t["rewards"], t["discounts"], next_q.detach(), t["selector_q"], weight)
         assert loss.requires_grad and not error.requires_grad
         loss.backward()
         assert next_q.grad is None
@@ -184,8 +182,9 @@ def test_a_categorical_loss_of_what_is_no_number_is_none() -> None:
         given[which][1] = math.nan
         loss = categorical_td_loss(*given)[0]
         assert loss.isnan().tolist() == [False, True, False]
+    logits, rewards, discounts, *_ = distributions(3, 5)
     with pytest.raises(ValueError, match=r"categorical_td_loss: expected next_logits of shape \(3, 5\) \(as logits\)"):
-        categorical_td_loss(*distributions(3, 5)[:3], torch.zeros(3, 4), torch.linspace(-1, 1, 5))
+        categorical_td_loss(logits, rewards, discounts, torch.zeros(3, 4), torch.linspace(-1, 1, 5))
     with pytest.raises(ValueError, match=r"categorical_td_loss: expected atoms of shape \(N >= 2,\), found \(1,\)"):
         categorical_td_loss(torch.zeros(3, 1), torch.zeros(3), torch.zeros(3), torch.zeros(3, 1), torch.zeros(1))
 
@@ -222,7 +221,7 @@ def test_the_quantile_loss_is_the_oracle(form, rows, count, samples, kappa) -> N
 
 def test_a_quantile_loss_of_what_is_no_number_is_none_and_bad_input_is_named() -> None:
     for which in range(4):
-        given = list(drawn_quantiles(3, 5, 4))
+        given: list[Any] = list(drawn_quantiles(3, 5, 4))
         given[which][1] = math.nan
         assert quantile_td_loss(*given)[0].isnan().tolist() == [False, True, False]
     quantiles, rewards, discounts, after = drawn_quantiles(3, 5, 4)

@@ -57,8 +57,9 @@ def at_pace(costs: Costs, seconds: dict[str, float]) -> Costs:
 
     def step(known: Step, role: str) -> Step:
         works = sum(op.do == "work" for op in known.ops)
-        paced = {"busy": Times((seconds[role] / works,)), "idle": Times((0.0,))}
-        return replace(known, ops=tuple(replace(op, **paced) if op.do == "work" else op for op in known.ops))
+        busy, idle = Times((seconds[role] / works,)), Times((0.0,))
+        ops = tuple(replace(op, busy=busy, idle=idle) if op.do == "work" else op for op in known.ops)
+        return replace(known, ops=ops)
 
     def steps(known: Behaviour, role: str) -> Behaviour:
         return replace(known, cycle=tuple(step(one, role) for one in known.cycle))

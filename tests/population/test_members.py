@@ -76,7 +76,7 @@ def test_what_is_mutated_is_what_is_used(tmp_path: Path, monkeypatch: pytest.Mon
     first = train_slice(piece(tmp_path / "m", 300, learning_rate=1e-3, optimiser_eps=0.1, entropy_cost=0.02))
     assert first.reason == "steps" and 300 <= first.steps < 400 and first.returns
     squares = {k: v["square_avg"].clone() for k, v in made[0].learner.optimiser.state_dict()["state"].items()}
-    new = dict(learning_rate=5e-4, optimiser_eps=0.3, entropy_cost=0.005)
+    new: dict[str, Any] = dict(learning_rate=5e-4, optimiser_eps=0.3, entropy_cost=0.005)
     second = train_slice(piece(tmp_path / "m", 301, **new))
     assert second.steps == first.steps and second.returns == []  # nothing to do: it is there already
     third = train_slice(piece(tmp_path / "m", 600, **new))
@@ -158,10 +158,10 @@ def test_a_population_survives_kills_and_a_signal_and_is_read_by_every_command(
     for flag, value in (("--runtime", "local"), ("--address", "auto"), ("--learning-rate", "1e-3")):
         assert cli.main(["resume", str(path), flag, value]) == 2
         assert f"unknown flag '{flag}' of shoal resume" in capsys.readouterr().err
-    member = member_path(path, 0)  # goes on like any other run, with new episodes as in its population
-    trained = checkpoint.newest(member / checkpoint.FOLDER).steps
-    assert cli.main(["resume", str(member), "--steps", str(trained + 500), "--quiet"]) == 0
-    assert checkpoint.newest(member / checkpoint.FOLDER).steps >= trained + 500
+    folder = member_path(path, 0)  # goes on like any other run, with new episodes as in its population
+    trained = checkpoint.newest(folder / checkpoint.FOLDER).steps
+    assert cli.main(["resume", str(folder), "--steps", str(trained + 500), "--quiet"]) == 0
+    assert checkpoint.newest(folder / checkpoint.FOLDER).steps >= trained + 500
 
 
 def test_a_full_disk_stops_no_population(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

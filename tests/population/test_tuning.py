@@ -51,7 +51,10 @@ def test_what_cannot_be_searched_is_refused(words: list[str], says: str, capsys:
 
 def test_a_schedule_keeps_its_shape() -> None:
     assert _like(linear(0.5, 0.25), 1.0) == linear(1.0, 0.5) and _like(0.1, 0.2) == 0.2
-    space = {"gamma": dict(low=0.9, high=0.999, log=True, one_minus=True), "n": dict(low=1, high=9, integer=True)}
+    space: dict[str, dict[str, Any]] = {
+        "gamma": dict(low=0.9, high=0.999, log=True, one_minus=True),
+        "n": dict(low=1, high=9, integer=True),
+    }
     assert _told("gamma", space, 0.99) == pytest.approx(0.01) and _told("n", space, 40) == 9
 
 

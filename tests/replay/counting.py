@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Literal, TypeVar
+
 import numpy as np
 
 from shoal.api import Batch, Field
+from shoal.replay.sampler import Sampler
+from shoal.replay.store import Store
+
+Evict = Literal["fifo", "proportional"]
+Pad = Literal["repeat", "zero"]
+Initial = Literal["max", "given"]
+Kind = TypeVar("Kind", bound=Sampler)
 
 LEAD_FLAGS = ("terminated", "truncated", "valid", "first")
 
@@ -20,6 +29,12 @@ def unroll_spec(steps: int, envs: int, same_step: bool, image: bool, q: bool = T
     if same_step:
         out |= {"final/obs": obs, "final/obs/where": out["obs/where"]}
     return out
+
+
+def sampler_of(table: Store, kind: type[Kind]) -> Kind:
+    """Return the sampler of a table. Raises AssertionError if it is of another kind."""
+    assert isinstance(table.sampler, kind)
+    return table.sampler
 
 
 class Counting:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from counting import Counting
+from counting import Counting, Evict
 from naive_sequences import Recurrent
 
 from shoal.api import ShoalError
@@ -22,16 +22,16 @@ Wrong = Callable[[Any, np.ndarray], None]  # spoils a table with these live item
 def sequences(sampler: str = "uniform") -> Any:
     """Some with a whole burn-in, some without, some open; rows and slots have been used before."""
     life = Recurrent(0, 6, 2, False, True, seed=0, mean=15)
-    table = SequenceSpec(8, 4, 2, 2, 2, stack=2, sampler=sampler).build(life.spec, 1, 0)  # type: ignore[arg-type]
+    table = SequenceSpec(8, 4, 2, 2, 2, stack=2, sampler=sampler).build(life.spec, 1, 0)
     for _ in range(20):
         table.add(life.unroll())
     assert table.check_valid() == (True, "") and table.size == 8 and table.evicted > 20
     return table
 
 
-def transitions(sampler: str = "uniform", evict: str = "fifo", capacity: int = 20) -> Any:
+def transitions(sampler: str = "uniform", evict: Evict = "fifo", capacity: int = 20) -> Any:
     life = Counting(0, 6, 2, False, True, seed=0)
-    spec = TableSpec(capacity, 3, stack=3, sampler=sampler, evict=evict)  # type: ignore[arg-type]
+    spec = TableSpec(capacity, 3, stack=3, sampler=sampler, evict=evict)
     table = spec.build(life.spec, 1, 0)
     for _ in range(capacity):
         table.add(life.unroll())

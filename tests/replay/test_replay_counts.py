@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from present import present
 from test_replay_sampling import chain, filled, spec_of
 
 from shoal.api import Field, WiringError
@@ -244,7 +245,7 @@ def test_ranks_are_sorted_anew_after_as_many_changes_as_there_are_places() -> No
     places = len(sampler.heap)
     assert len(sampler.cumulative) == places + 1 and sampler.cumulative[0] == 0.0 and sampler.cumulative[1] == 1.0
     sampler.sort()
-    keys = table.sample(1).keys.numpy().copy()
+    keys = present(table.sample(1).keys).numpy().copy()
     for change in range(1, places + 1):
         table.reprioritise(keys, np.array([float(change)], np.float32))
         assert int(sampler.counts[1]) == change % places, "with the last of them"
@@ -253,7 +254,7 @@ def test_ranks_are_sorted_anew_after_as_many_changes_as_there_are_places() -> No
 @pytest.mark.parametrize("items", [1, 8, 9, 70])
 def test_the_mass_is_the_sum_of_all_weights(items: int) -> None:
     table = filled(TableSpec(items, sampler="proportional", alpha=0.5, eps=1.0), items)
-    keys = np.unique(table.sample(512).keys.numpy())
+    keys = np.unique(present(table.sample(512).keys).numpy())
     table.reprioritise(keys, np.arange(len(keys), dtype=np.float32))
     live = table._r.key >= 0
     assert table.mass() == pytest.approx((table._priority[live].astype(np.float64) ** 0.5).sum())
@@ -358,7 +359,7 @@ def shapes(arrays: Any, *groups: str) -> dict[str, tuple[int, ...]]:
 def test_arrays_of_transitions_are_as_large_as_what_they_hold(sampler: str, same_step: bool) -> None:
     """Two writers with 3 environments, unrolls of 4 steps, windows of 5 steps, stacks of 2: 6 streams, 12 steps."""
     fields = stream(4, 3, **({"final/obs": Field((4, 3, 2)), "final/q_max": Field((4, 3))} if same_step else {}))
-    spec = TableSpec(80, 5, stack=2, sampler=sampler, evict="proportional")  # type: ignore[arg-type]
+    spec = TableSpec(80, 5, stack=2, sampler=sampler, evict="proportional")
     arrays, rows = spec.arrays(fields, 2), spec.rows(spec.layout(fields), 2)
     assert rows == 160 + 20 + (24 if same_step else 12) + 6 * (5 + 4)
     assert arrays["rows/data"] == ((rows, 16), "uint8") and arrays["counters"] == ((8,), "int64")

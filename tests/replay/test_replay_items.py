@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from counting import Counting, check_batch, priority, unroll_spec
+from counting import Counting, Evict, Pad, check_batch, priority, sampler_of, unroll_spec
+from present import present
 from test_replay_sampling import chain, spec_of
 
 from shoal.api import Field, WiringError
 from shoal.replay import TableSpec
+from shoal.replay.samplers import Proportional
 from shoal.replay.table import Table
 
 GAMMA = 0.9
@@ -36,10 +38,11 @@ def test_every_item_is_true_and_every_complete_one_is_there(n: int, same_step: b
     for _ in range(3):
         batch = table.sample(1024)
         check_batch(batch, lives, n, GAMMA)
-        where, keys = batch.items["obs/where"].tolist(), batch.keys.tolist()
+        where, keys = batch.items["obs/where"].tolist(), present(batch.keys).tolist()
         assert len(set(keys)) == len({tuple(w) for w in where})
         seen |= set(keys)
-        raw = batch.probs.numpy().astype(np.float64) * table.sampler.tree[table.sampler.offsets[-2] :].sum()
+        sampler = sampler_of(table, Proportional)
+        raw = present(batch.probs).numpy().astype(np.float64) * sampler.tree[sampler.offsets[-2] :].sum()
         for w, p in zip(where, raw, strict=True):
             expected = priority(lives[w[0]], w, n, GAMMA)
             assert expected is None or p == pytest.approx(expected + 1e-3, rel=1e-3)
@@ -50,7 +53,7 @@ def test_every_item_is_true_and_every_complete_one_is_there(n: int, same_step: b
 @pytest.mark.parametrize("pad", ["repeat", "zero"])
 @pytest.mark.parametrize("same_step", [False, True])
 @pytest.mark.parametrize("evict", ["fifo", "proportional"])
-def test_stacks_are_rebuilt_bit_for_bit(pad: str, same_step: bool, evict: str) -> None:
+def test_stacks_are_rebuilt_bit_for_bit(pad: Pad, same_step: bool, evict: Evict) -> None:
     spec = TableSpec(400, n_step=3, gamma=GAMMA, stack=4, pad=pad, evict=evict)
     lives = {0: Counting(0, 5, 4, same_step, True, seed=3, mean=10)}
     table = spec.build(lives[0].spec, 1, seed=1)
@@ -102,7 +105,7 @@ def test_a_first_observation_without_an_end_before_it_breaks_the_stream() -> Non
 
 @pytest.mark.parametrize("evict", ["fifo", "proportional"])
 @pytest.mark.parametrize("same_step", [False, True])
-def test_rows_run_out_before_the_capacity_does(evict: str, same_step: bool) -> None:
+def test_rows_run_out_before_the_capacity_does(evict: Evict, same_step: bool) -> None:
     """Episodes of one or two steps need more rows than items: adding evicts early and never fails."""
     life = Counting(0, 8, 4, same_step, True, seed=0, mean=1.3)
     table = TableSpec(2000, n_step=3, gamma=GAMMA, stack=4, evict=evict, evict_every=100).build(life.spec, 1, 0)
@@ -120,7 +123,7 @@ def test_fifo_keeps_the_newest() -> None:
     assert max(sizes) > 200 and max(sizes) <= 64 + 200 + 12
     table.evict()
     assert table.size == 64
-    keys = np.unique(table.sample(4096).keys.numpy() // len(table._r.key))
+    keys = np.unique(present(table.sample(4096).keys).numpy() // len(table._r.key))
     assert keys.tolist() == list(range(table.inserted - 64, table.inserted))
 
 
@@ -147,17 +150,18 @@ def test_priorities_of_items_that_are_gone_are_ignored() -> None:
     table = TableSpec(20, sampler="proportional", alpha=1.0, eps=0.5).build(life.spec, 1, 0)
     for _ in range(4):
         table.add(life.unroll())
-    keys = np.unique(table.sample(4096).keys.numpy())
+    keys = np.unique(present(table.sample(4096).keys).numpy())
     for _ in range(40):
         table.add(life.unroll())
-    before = table.sampler.tree.copy()
+    tree = sampler_of(table, Proportional).tree
+    before = tree.copy()
     table.reprioritise(keys, np.full(len(keys), 9.0, np.float32))
-    assert np.array_equal(before, table.sampler.tree) and table._largest[0] == 1.0
-    key = table.sample(1).keys.numpy().repeat(3)
+    assert np.array_equal(before, tree) and table._largest[0] == 1.0
+    key = present(table.sample(1).keys).numpy().repeat(3)
     table.reprioritise(np.array([*key, -1, 10**12]), np.array([5, 7, -2, 9, 9], np.float32))  # the last one wins
-    assert table.sampler.tree[key[0] % len(table._r.key)] == 2.5 and table._largest[0] == 7.5
+    assert tree[key[0] % len(table._r.key)] == 2.5 and table._largest[0] == 7.5
     table.reprioritise(key[:1], np.array([np.nan], np.float32))
-    assert table.sampler.tree[key[0] % len(table._r.key)] == 2.5
+    assert tree[key[0] % len(table._r.key)] == 2.5
     valid(table)
 
 
@@ -199,7 +203,7 @@ def test_batches_stay_valid_as_long_as_asked() -> None:
     table = TableSpec(1000, batches=2).build(life.spec, 1, 0)
     table.add(life.unroll())
     first, second, third = table.sample(4), table.sample(4), table.sample(4)
-    assert first.keys.data_ptr() == third.keys.data_ptr() != second.keys.data_ptr()
+    assert present(first.keys).data_ptr() == present(third.keys).data_ptr() != present(second.keys).data_ptr()
     assert first.items["obs"].data_ptr() != second.items["obs"].data_ptr()
 
 

@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from counting import Counting, check_batch, unroll_spec
+from counting import Counting, Evict, Initial, check_batch, sampler_of, unroll_spec
 from hypothesis import example, given, settings, strategies as st
+from present import present
 from scipy import stats
 
-from shoal.api import Field, ShoalError, WiringError
+from shoal.api import Arrays, Field, ShoalError, WiringError
 from shoal.replay import RateLimiter, Ratio, SequenceSpec, TableSpec, check, rows as rows_module
-from shoal.replay.samplers import live_rows
+from shoal.replay.samplers import Proportional, Rank, live_rows
 from shoal.replay.table import Table
 
 FLAGS = ("terminated", "truncated", "valid", "first")
@@ -24,7 +25,7 @@ FLAGS = ("terminated", "truncated", "valid", "first")
 def chain(rewards: list[float], q_taken: list[float], q_max: list[float]) -> dict[str, np.ndarray]:
     """One open-ended stream; its ``obs`` is the step."""
     n = len(rewards)
-    out = {"obs": np.arange(n, dtype=np.float32)[:, None, None], "action": np.zeros((n, 1), np.int64)}
+    out: Arrays = {"obs": np.arange(n, dtype=np.float32)[:, None, None], "action": np.zeros((n, 1), np.int64)}
     for name, values in (("reward", rewards), ("q_taken", q_taken), ("q_max", q_max)):
         out[name] = np.array(values, np.float32)[:, None]
     out |= {name: np.zeros((n, 1), bool) for name in FLAGS}
@@ -51,7 +52,7 @@ def live_keys(table: Table) -> np.ndarray:
 def drawn(table: Table, batches: int, n: int) -> dict[int, int]:
     counts = dict.fromkeys(live_keys(table).tolist(), 0)
     for _ in range(batches):
-        for key in table.sample(n).keys.tolist():
+        for key in present(table.sample(n).keys).tolist():
             counts[key] += 1
     return counts
 
@@ -68,13 +69,13 @@ def law_of(table: Table, keys: np.ndarray) -> np.ndarray:
     elif spec.sampler == "proportional":
         weight = p**spec.alpha
     else:  # the heap's own order is the approximate rank
-        weight = (table.sampler.where[keys % len(table._r.key)] + 1.0) ** -spec.alpha
+        weight = (sampler_of(table, Rank).where[keys % len(table._r.key)] + 1.0) ** -spec.alpha
     return weight / weight.sum()
 
 
 @pytest.mark.parametrize("sampler", ["uniform", "proportional", "rank"])
 @pytest.mark.parametrize("evict", ["fifo", "proportional"])
-def test_sampling_law(sampler: str, evict: str) -> None:
+def test_sampling_law(sampler: str, evict: Evict) -> None:
     """Before and after updates and eviction. Single draws: strata make batches more even than chance."""
     table = filled(TableSpec(100, sampler=sampler, evict=evict, evict_every=10**4), 150, seed=5)
     rng = np.random.default_rng(1)
@@ -84,10 +85,10 @@ def test_sampling_law(sampler: str, evict: str) -> None:
         counts = drawn(table, 10_000, 1)
         assert_law([counts[key] for key in keys.tolist()], law_of(table, keys))
         batch = table.sample(64)
-        expected = law_of(table, batch.keys.numpy()) / law_of(table, batch.keys.numpy()).sum()
-        assert np.allclose(batch.probs / batch.probs.sum(), expected, rtol=1e-4)
+        expected = law_of(table, present(batch.keys).numpy()) / law_of(table, present(batch.keys).numpy()).sum()
+        assert np.allclose(present(batch.probs) / present(batch.probs).sum(), expected, rtol=1e-4)
         everything = dict(zip(keys.tolist(), law_of(table, keys), strict=True))
-        assert np.allclose(batch.probs, [everything[key] for key in batch.keys.tolist()], rtol=1e-4)
+        assert np.allclose(present(batch.probs), [everything[key] for key in present(batch.keys).tolist()], rtol=1e-4)
         table.reprioritise(keys, rng.gamma(0.5, size=len(keys)).astype(np.float32))
         if stage == 1:
             assert table.evict() == 50
@@ -99,24 +100,28 @@ def test_batches_are_stratified(sampler: str) -> None:
     """A batch of k takes one item of every k-th of the mass: equal priorities, k = N: every item once (one apart)."""
     table = filled(TableSpec(64, sampler=sampler, alpha=0.0), 64)
     for _ in range(20):
-        assert len(set(table.sample(64).keys.tolist())) == 64
+        assert len(set(present(table.sample(64).keys).tolist())) == 64
 
 
 def test_rank_sorts_and_greedy_returns_the_largest() -> None:
     priorities = np.random.default_rng(0).permutation(200).astype(np.float32)
     table = filled(TableSpec(200, sampler="rank"), 200)
     table.reprioritise(live_keys(table), priorities)
-    table.sampler.sort()
-    assert table._r.priority[table.sampler.heap[:200]].tolist() == sorted((priorities + 0.01).tolist(), reverse=True)
+    rank = sampler_of(table, Rank)
+    rank.sort()
+    assert table._r.priority[rank.heap[:200]].tolist() == sorted((priorities + 0.01).tolist(), reverse=True)
     assert table.check_valid() == (True, "")
     table = filled(TableSpec(200, sampler="greedy"), 200)
     keys = live_keys(table)
     table.reprioritise(keys, priorities)
     batch = table.sample(10)
-    assert batch.keys.tolist() == keys[np.argsort(-priorities)[:10]].tolist() and (batch.probs == 1).all()
-    table.reprioritise(batch.keys.numpy()[:3], np.zeros(3, np.float32))
-    assert table.sample(1).keys.tolist() == batch.keys.tolist()[:0] + keys[np.argsort(-priorities)[3:4]].tolist()
-    assert len(set(table.sample(300).keys.tolist())) == 200
+    assert (
+        present(batch.keys).tolist() == keys[np.argsort(-priorities)[:10]].tolist()
+        and (present(batch.probs) == 1).all()
+    )
+    table.reprioritise(present(batch.keys).numpy()[:3], np.zeros(3, np.float32))
+    assert present(table.sample(1).keys).tolist() == keys[np.argsort(-priorities)[3:4]].tolist()
+    assert len(set(present(table.sample(300).keys).tolist())) == 200
     assert table.check_valid() == (True, "")
 
 
@@ -125,9 +130,9 @@ def test_worked_numbers_of_prioritised_replay() -> None:
     table = filled(TableSpec(3, sampler="proportional", alpha=0.6, eps=0.01), 3)
     keys = live_keys(table)
     table.reprioritise(keys, np.array([-1.0, 0.5, 0.1], np.float32))
-    assert table.sampler.tree[:3] == pytest.approx([1.005988, 0.667640, 0.265972], rel=1e-5)
+    assert sampler_of(table, Proportional).tree[:3] == pytest.approx([1.005988, 0.667640, 0.265972], rel=1e-5)
     batch = table.sample(64)
-    probs = dict(zip(batch.keys.tolist(), batch.probs.tolist(), strict=True))
+    probs = dict(zip(present(batch.keys).tolist(), present(batch.probs).tolist(), strict=True))
     p = np.array([probs[key] for key in keys.tolist()])
     assert p == pytest.approx([0.518658, 0.344215, 0.137127], rel=1e-5)
     weights = (batch.size * p) ** -0.4
@@ -137,9 +142,9 @@ def test_worked_numbers_of_prioritised_replay() -> None:
     for scale in (1.0, 1000.0):
         keys = live_keys(table)
         table.reprioritise(keys, np.array([1, 4, 2, 3], np.float32) * scale)
-        table.sampler.sort()
+        sampler_of(table, Rank).sort()
         batch = table.sample(64)
-        probs = dict(zip(batch.keys.tolist(), batch.probs.tolist(), strict=True))
+        probs = dict(zip(present(batch.keys).tolist(), present(batch.probs).tolist(), strict=True))
         expected = [0.154164, 0.406841, 0.188556, 0.250440]
         assert [probs[key] for key in keys.tolist()] == pytest.approx(expected, rel=1e-4)
 
@@ -150,7 +155,7 @@ def test_worked_numbers_of_apex() -> None:
     unroll = chain([1, 0, 1, 0], [1, 0, 0, 0], [0, 0, 0, 3])
     table = spec.build(spec_of(unroll), 1, 0)
     assert table.add(unroll) == 1
-    assert table.sampler.tree[0] == pytest.approx(2.259626, rel=1e-6)
+    assert sampler_of(table, Proportional).tree[0] == pytest.approx(2.259626, rel=1e-6)
     batch = table.sample(1)
     assert float(batch.items["reward"]) + float(batch.items["discount"]) * 3 == pytest.approx(4.890997, rel=1e-6)
     assert float(batch.items["obs"]) == 0 and float(batch.items["next/obs"]) == 3
@@ -162,7 +167,7 @@ def test_worked_numbers_of_apex() -> None:
     assert table._r.reward[0] == pytest.approx(2.98) and table._r.reward[1] == 2
     table = filled(TableSpec(3, evict="proportional", alpha_evict=-0.4, eps=1e-9, evict_every=100), 3)
     table.reprioritise(live_keys(table), np.array([1, 0.1, 0.01], np.float32))
-    tree = table._evictor.tree[:3]
+    tree = present(table._evictor).tree[:3]
     assert tree / tree.sum() == pytest.approx([0.101818, 0.255755, 0.642427], rel=1e-4)
 
 
@@ -176,14 +181,15 @@ def test_bulk_eviction_prefers_low_priorities_and_keeps_the_totals() -> None:
     assert (table.size, table.evict(), table.size, table.evicted) == (300, 200, 100, 200)
     left = np.isin(keys, live_keys(table)).reshape(3, 100).sum(1)
     assert left[2] > 90 and left[0] < 5
-    tree, offsets = table.sampler.tree, table.sampler.offsets
+    sampler = sampler_of(table, Proportional)
+    tree, offsets = sampler.tree, sampler.offsets
     live = table._r.priority[live_rows(table._r.order, table._counters)].astype(np.float64)
     assert tree[offsets[-2] :].sum() == pytest.approx((live**0.6).sum(), rel=1e-9)
-    assert not np.isin(table.sample(512).keys.numpy(), keys[~np.isin(keys, live_keys(table))]).any()
+    assert not np.isin(present(table.sample(512).keys).numpy(), keys[~np.isin(keys, live_keys(table))]).any()
 
 
 @pytest.mark.parametrize("initial", ["given", "max"])
-def test_new_data_without_errors_gets_its_share_and_no_more(initial: str) -> None:
+def test_new_data_without_errors_gets_its_share_and_no_more(initial: Initial) -> None:
     """apex 4.9; with ``max``, the single-machine rule, new items get more than their share."""
     n = 1001
     spec = TableSpec(4000, n_step=1, sampler="proportional", initial=initial)
@@ -192,7 +198,7 @@ def test_new_data_without_errors_gets_its_share_and_no_more(initial: str) -> Non
     table.add(old)
     table.reprioritise(live_keys(table), np.ones(1000, np.float32))
     table.add(new)
-    fresh = table.sample(4096).keys.numpy() // len(table._r.key) >= 1000
+    fresh = present(table.sample(4096).keys).numpy() // len(table._r.key) >= 1000
     expected = 0.01**0.6 / (0.01**0.6 + 1.01**0.6) if initial == "given" else 0.5
     assert fresh.mean() == pytest.approx(expected, abs=0.001)
 
@@ -206,7 +212,7 @@ def test_new_data_without_errors_gets_its_share_and_no_more(initial: str) -> Non
     stack=st.sampled_from([1, 3]),
 )
 def test_random_operations_keep_the_table_valid(
-    seed: int, sampler: str, evict: str, same_step: bool, stack: int
+    seed: int, sampler: str, evict: Evict, same_step: bool, stack: int
 ) -> None:
     rng = np.random.default_rng(seed)
     n = int(rng.integers(1, 5))
@@ -228,7 +234,7 @@ def test_random_operations_keep_the_table_valid(
             case 2 if table.size:
                 batch = table.sample(int(rng.choice([1, 4, 16])))
                 check_batch(batch, lives, n, 0.9, stack)
-                old = np.concatenate([old[-100:], batch.keys.numpy()])
+                old = np.concatenate([old[-100:], present(batch.keys).numpy()])
             case 3:
                 keys = rng.choice(old, 8) if len(old) else old
                 table.reprioritise(keys, rng.normal(size=len(keys)).astype(np.float32))
@@ -240,14 +246,14 @@ def test_random_operations_keep_the_table_valid(
 
 
 @pytest.mark.parametrize("evict", ["fifo", "proportional"])
-def test_threads_may_share_a_table(evict: str) -> None:
+def test_threads_may_share_a_table(evict: Evict) -> None:
     """The contract of ``Table``: any thread, any method; batches of one size belong to one thread."""
     lives = {i: Counting(i, 8, 4, False, True, seed=i) for i in range(2)}
     unrolls = {i: [life.unroll() for _ in range(40)] for i, life in lives.items()}
     table = TableSpec(200, 3, 0.9, 4, sampler="proportional", evict=evict, evict_every=50).build(lives[0].spec, 2, 0)
     table.add(unrolls[0].pop(0), 0)
     done = threading.Event()
-    keys: list[np.ndarray] = [table.sample(16).keys.numpy().copy()]
+    keys: list[np.ndarray] = [present(table.sample(16).keys).numpy().copy()]
 
     def write(writer: int) -> None:
         for unroll in unrolls[writer]:
@@ -257,7 +263,7 @@ def test_threads_may_share_a_table(evict: str) -> None:
         while not done.is_set():
             batch = table.sample(n)
             check_batch(batch, lives, 3, 0.9, 4)
-            keys.append(batch.keys.numpy().copy())
+            keys.append(present(batch.keys).numpy().copy())
 
     def update() -> None:
         rng = np.random.default_rng(0)
@@ -297,10 +303,13 @@ def test_a_restored_table_goes_on_identically(sampler: str) -> None:
                 for one in (table, other):
                     one.add(unroll)
                 a, b = table.sample(16), other.sample(16)
-                assert a.keys.tolist() == b.keys.tolist() and a.probs.tolist() == b.probs.tolist()
+                assert (
+                    present(a.keys).tolist() == present(b.keys).tolist()
+                    and present(a.probs).tolist() == present(b.probs).tolist()
+                )
                 assert all((a.items[name] == b.items[name]).all() for name in a.items)
                 for one, batch in ((table, a), (other, b)):
-                    one.reprioritise(batch.keys.numpy(), np.linspace(0, 1, 16).astype(np.float32))
+                    one.reprioritise(present(batch.keys).numpy(), np.linspace(0, 1, 16).astype(np.float32))
     with pytest.raises(ShoalError, match="shape"):
         TableSpec(81, 3, stack=2, sampler=sampler).build(life.spec, 1, 0).restore(state)
 
@@ -309,7 +318,7 @@ def test_a_restored_table_draws_by_ranks_with_its_own_alpha() -> None:
     """As of a run that goes on with another ``priority_exponent``."""
     before, now = (filled(TableSpec(4, sampler="rank", alpha=alpha), 4) for alpha in (0.7, 0.1))
     now.restore({k: np.copy(v) for k, v in before.state().items()})
-    probs = np.unique(now.sample(64).probs.numpy())
+    probs = np.unique(present(now.sample(64).probs).numpy())
     law = np.arange(4, 0, -1.0) ** -0.1
     assert probs == pytest.approx(law / law.sum())
 
@@ -397,7 +406,7 @@ def test_the_largest_priority_falls_when_errors_do() -> None:
 
     def learn(error: float, times: int) -> None:
         for _ in range(times):
-            table.reprioritise(table.sample(16).keys.numpy(), np.full(16, error, np.float32))
+            table.reprioritise(present(table.sample(16).keys).numpy(), np.full(16, error, np.float32))
 
     def of_new_items() -> float:
         before = table.inserted
@@ -482,7 +491,7 @@ def test_an_item_that_goes_leaves_a_whole_ring(at: str) -> None:
     while int(table._counters[0]) < places - 3:  # the head goes on as the oldest are removed
         table.add(chain([0.0] * 3, [0.0] * 3, [0.0] * 3))
         live = live_rows(table._order, table._counters)[:-1].astype(np.int32)
-        for sampler in (table._evictor, table.sampler):
+        for sampler in (present(table._evictor), table.sampler):
             sampler.remove(live)
         rows_module.remove(table._r, live, table._counters)
     for _ in range(4):
@@ -492,7 +501,7 @@ def test_an_item_that_goes_leaves_a_whole_ring(at: str) -> None:
     live = live_rows(table._order, table._counters)
     assert int(table._counters[0]) + len(live) > places
     victim = live[[{"newest": -1, "oldest": 0, "middle": 1}[at]]].astype(np.int32)
-    table._evictor.remove(victim)
+    present(table._evictor).remove(victim)
     table.sampler.remove(victim)
     rows_module.remove(table._r, victim, table._counters)
     table._count()
@@ -524,12 +533,12 @@ def test_a_batch_stays_until_as_many_follow(batches: int) -> None:
     table = filled(TableSpec(50, batches=batches), 50)
     first = table.sample(4)
     assert first.keys is not None
-    kept = first.keys.tolist()
+    kept = present(first.keys).tolist()
     for n in range(1, batches):
         table.sample(4)
         table.sample(5)
-        assert first.keys.tolist() == kept, n
-    memory = {table.sample(4).keys.data_ptr() for _ in range(7)}  # type: ignore[union-attr]
+        assert present(first.keys).tolist() == kept, n
+    memory = {present(table.sample(4).keys).data_ptr() for _ in range(7)}
     assert len(memory) == batches
 
 

@@ -72,10 +72,13 @@ class ScriptedEnvs:
         final = None
         if self.spec.autoreset == "same_step":
             final = self._observe()
-            for e in np.flatnonzero(self.ended):
+            for e in np.flatnonzero(self.ended).tolist():
                 self.at[e] = (self.at[e][0] + 1, 0)
             self.ended = np.zeros(self.num_envs, bool)
         return EnvStep(self._observe(), reward, ends[0], ends[1], valid, final, episodes)
+
+    def so_far(self) -> list[Episode]:
+        return [Episode(float(ret), step) for ret, (_, step) in zip(self.returns, self.at, strict=True)]
 
     def close(self) -> None:
         self.closed = True
@@ -128,6 +131,12 @@ class Params:
         self.published.append({name: tensor.clone() for name, tensor in params.items()})
         self.version += 1
         return self.version
+
+    @contextmanager
+    def slot(self) -> Iterator[Tensors]:
+        params = {name: torch.empty_like(tensor) for name, tensor in self.published[-1].items()}
+        yield params
+        self.publish(params)
 
     def latest(self, newer_than: int = -1) -> tuple[int, Tensors] | None:
         self.asked.append(newer_than)

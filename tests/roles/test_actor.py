@@ -23,7 +23,7 @@ def actor(mode: str, stream: bool = False, stack: int = 1, extras: tuple[str, ..
     spec = unroll_spec(env.spec, STEPS, ENVS, named, {"sum": (1,)}, stream)
     params = Params()
     params.publish({"scale": torch.tensor(2.0)})
-    role = ActorRole(context("actor", seed=11, **ctx), env, SummingAgent(), Writer(spec), params, spec)  # type: ignore[arg-type]
+    role = ActorRole(context("actor", seed=11, **ctx), env, SummingAgent(), Writer(spec), params, spec)
     return role
 
 
@@ -181,7 +181,7 @@ def test_neither_values_nor_a_state_are_needed() -> None:
 
     env = ScriptedEnvs(SCRIPT)
     spec = unroll_spec(env.spec, STEPS, ENVS, {})
-    role = ActorRole(context("actor"), env, PlainAgent(), Writer(spec), Params(), spec)  # type: ignore[arg-type]
+    role = ActorRole(context("actor"), env, PlainAgent(), Writer(spec), Params(), spec)
     role.step()
     assert "value" not in role.out.items[0] and role.state_dict() == {"agent": {}}  # type: ignore[attr-defined]
     role.load_state_dict({"agent": {"of": "another"}})
@@ -234,7 +234,7 @@ def test_the_fields_of_a_message() -> None:
 
 
 def test_steps_of_a_message_that_is_not_complete_are_told_as_they_are_made() -> None:
-    role, told = actor("next_step"), []
+    role, told = actor("next_step"), list[int]()
     role.ctx.metrics.made = told.append
     role.step()
     valid = role.out.items[0]["valid"].sum(1).cumsum()

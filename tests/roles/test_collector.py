@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 import torch
 from fakes import ScriptedEnvs, SummingAgent, Writer, context
 
+from shoal.metering.recorder import Recorder
 from shoal.roles.actor import ActorRole, unroll_spec
 from shoal.roles.collector import Collector, OwnParams
 
@@ -22,7 +23,7 @@ def collector(mode: str = "next_step", **ctx: Any) -> Collector:
     spec = unroll_spec(env.spec, STEPS, ENVS, {"value": ((), "float32")}, {"sum": (1,)})
     own = OwnParams(lambda: {"scale": torch.tensor(2.0)})
     own.version = 1
-    return Collector(context(seed=11, **ctx), env, SummingAgent(), own, spec)  # type: ignore[arg-type]
+    return Collector(context(seed=11, **ctx), env, SummingAgent(), own, spec)
 
 
 def actor(mode: str) -> tuple[ActorRole, Writer]:
@@ -30,7 +31,11 @@ def actor(mode: str) -> tuple[ActorRole, Writer]:
     spec = unroll_spec(env.spec, STEPS, ENVS, {"value": ((), "float32")}, {"sum": (1,)})
     out, own = Writer(spec), OwnParams(lambda: {"scale": torch.tensor(2.0)})
     own.version = 1
-    return ActorRole(context(seed=11), env, SummingAgent(), out, own, spec), out  # type: ignore[arg-type]
+    return ActorRole(context(seed=11), env, SummingAgent(), out, own, spec), out
+
+
+def totals(role: Collector | ActorRole) -> Any:
+    return cast(Recorder, role.ctx.metrics).totals
 
 
 @pytest.mark.parametrize("mode", ["next_step", "same_step"])
@@ -44,7 +49,7 @@ def test_parts_make_the_trajectory_of_an_actor(mode: str) -> None:
         assert found.keys() == out.items[-1].keys()
         for name, array in out.items[-1].items():
             np.testing.assert_array_equal(found[name].numpy(), array, err_msg=name)
-    assert role.ctx.metrics.totals == whole.ctx.metrics.totals
+    assert totals(role) == totals(whole)
 
 
 def test_a_trajectory_taken_early_has_one_row_more_of_what_an_end_has() -> None:
@@ -59,7 +64,7 @@ def test_a_trajectory_taken_early_has_one_row_more_of_what_an_end_has() -> None:
     }  # fmt: skip
     role.advance(5)
     role.advance(5)
-    assert role.taken == STEPS and role.ctx.metrics.totals["actions"] == (4 + STEPS) * ENVS
+    assert role.taken == STEPS and totals(role)["actions"] == (4 + STEPS) * ENVS
     second = role.take()
     assert role.taken == 0 and len(second["reward"]) == STEPS and second["obs"][0].equal(first["obs"][4])
     for _ in range(2):
@@ -68,7 +73,7 @@ def test_a_trajectory_taken_early_has_one_row_more_of_what_an_end_has() -> None:
     np.testing.assert_array_equal(joined, np.concatenate([item["reward"] for item in out.items])[: 4 + STEPS])
     assert first["value"][4].equal(second["value"][0])
     valid = int(first["valid"].sum() + second["valid"].sum())
-    assert role.ctx.metrics.totals["env_steps"] == valid < (4 + STEPS) * ENVS
+    assert totals(role)["env_steps"] == valid < (4 + STEPS) * ENVS
 
 
 def test_own_parameters_have_a_version_from_the_beginning() -> None:
@@ -82,7 +87,7 @@ def test_parameters_are_looked_for_once_a_trajectory() -> None:
     role = collector()
     assert role.params.ready()
     role.advance(2)
-    role.params.version = 5  # type: ignore[misc]
+    cast(OwnParams, role.params).version = 5
     role.advance(2)
     assert role.agent.loaded == [1] and role.params.newest() == 5  # type: ignore[attr-defined]
     assert role.take()["state/sum"][:, 0].tolist() == [50.0, 50.0]

@@ -33,7 +33,7 @@ def test_each_environment_plays_its_number_of_episodes(
 ) -> None:
     """Fixed beforehand, so that short episodes are not favoured; each as if it were the only one: the recurrent state
     is that of its own episode."""
-    played = Episodes(ScriptedEnvs(SCRIPT, mode), SummingAgent(), episodes, 0, greedy)  # type: ignore[arg-type]
+    played = Episodes(ScriptedEnvs(SCRIPT, mode), SummingAgent(), episodes, 0, greedy)
     assert played.quota == quota and not played.done
     found = played.play()
     assert played.done and len(found) == episodes
@@ -44,7 +44,7 @@ def test_each_environment_plays_its_number_of_episodes(
         steps = max(sum(of) for of in lengths)
     else:
         steps = max(sum(of) + max(0, len(of) - 1) for of in lengths)
-    assert len(played.env.actions) == steps, "it ends with the last of them"  # type: ignore[attr-defined]
+    assert len(played.env.actions) == steps, "it ends with the last of them"
 
 
 def test_evaluations_are_greedy_unless_they_are_told() -> None:
@@ -53,7 +53,7 @@ def test_evaluations_are_greedy_unless_they_are_told() -> None:
         role.step()
     assert set(role.agent.greedy[1:]) == {False}
     agent = SummingAgent()
-    Episodes(ScriptedEnvs(SCRIPT), agent, 3, 0).play()  # type: ignore[arg-type]
+    Episodes(ScriptedEnvs(SCRIPT), agent, 3, 0).play()
     evaluated = evaluator(Clock(100), whole=True)
     evaluated.step()
     assert set(agent.greedy[1:]) == set(evaluated.agent.greedy[1:]) == {True}
@@ -70,7 +70,7 @@ def test_an_agent_may_have_no_state() -> None:
 
 def test_an_evaluation_seeds_its_environments() -> None:
     env = ScriptedEnvs(SCRIPT)
-    Episodes(env, SummingAgent(), 1, 123)  # type: ignore[arg-type]
+    Episodes(env, SummingAgent(), 1, 123)
     assert env.seeds == [123]
 
 
@@ -85,7 +85,7 @@ def test_episodes_that_are_not_told_are_an_error() -> None:
     step = env.step
     env.step = lambda action: step(action)._replace(episodes=[])  # type: ignore[method-assign]
     with pytest.raises(EnvironmentFailed, match="ended 1 episode but reported 0 returns"):
-        Episodes(env, SummingAgent(), 2, 0).play()  # type: ignore[arg-type]
+        Episodes(env, SummingAgent(), 2, 0).play()
 
 
 # ------------------------------------------------------------------------------------- the role
@@ -110,7 +110,7 @@ def evaluator(clock: Clock, **options: Any) -> Any:
     options = {"every": 100, "episodes": 3, **options}
     params = Params()
     params.publish({"scale": torch.tensor(4.0)})
-    return EvaluatorRole(ctx, ScriptedEnvs(SCRIPT), SummingAgent(), Results(), params, **options)  # type: ignore[arg-type]
+    return EvaluatorRole(ctx, ScriptedEnvs(SCRIPT), SummingAgent(), Results(), params, **options)
 
 
 def test_an_evaluation_is_due_at_every_multiple() -> None:
@@ -298,7 +298,7 @@ class Going(ScriptedEnvs):
 
 
 def endless(script: list[list[tuple[int, str]]], episodes: int, max_steps: int = 4, seed: int = 5, **more: Any) -> Any:
-    return Episodes(Going(script, **more), SummingAgent(), episodes, seed, max_steps=max_steps)  # type: ignore[arg-type]
+    return Episodes(Going(script, **more), SummingAgent(), episodes, seed, max_steps=max_steps)
 
 
 def test_returns_say_what_did_not_end() -> None:
@@ -433,6 +433,6 @@ def test_environments_play_what_the_role_is_made_with() -> None:
 
     env, ctx = ScriptedEnvs(SCRIPT), context("evaluator", seed=9, steps=lambda: 70)
     options = dict(every=50, episodes=2, whole=True)
-    role: Any = make_evaluator(lambda: env, agent, Results(), options, ctx, Params())  # type: ignore[arg-type]
+    role: Any = make_evaluator(lambda: env, agent, Results(), options, ctx, Params())
     assert role.env is env and made == [9] and (role.every, role.episodes, role.whole) == (50, 2, True)
     assert role._next == 100

@@ -12,7 +12,7 @@ import pytest
 import torch
 from fakes import Params, Reader, ScriptedEnvs, Writer, context
 
-from shoal.api import MASK, Action, Arrays, Batch, EnvSpec, EnvStep, Observation, Update
+from shoal.api import MASK, Action, Arrays, Batch, EnvSpec, EnvStep, Episode, Observation, Update
 from shoal.roles import evolution as evolution_module
 from shoal.roles.evolution import EvolutionMaster, EvolutionWorker, results_spec
 from shoal.roles.random_observations import random_observations
@@ -48,13 +48,13 @@ def task(params: Params, seed: int = 3, cap: int = 0) -> None:
 
 
 def worker(mode: str = "next_step", cap: int = 0, statistics: bool = False, **options: Any) -> Any:
-    options = dict(blocks=[0], total=1, noise_std=SIGMA) | options
+    options = {"blocks": [0], "total": 1, "noise_std": SIGMA, **options}
     params = Params()
     task(params, cap=cap)
     spec = results_spec(PAIRS, {"obs": (2,)} if statistics else {})
     noise: Any = type("Noise", (), {"arrays": {"noise": TABLE}})
     return EvolutionWorker(
-        context("worker"), ScriptedEnvs(SCRIPT, mode), Population(), Writer(spec), params, noise,  # type: ignore[arg-type]
+        context("worker"), ScriptedEnvs(SCRIPT, mode), Population(), Writer(spec), params, noise,
         size=SIZE, pairs=PAIRS, **options,
     )  # fmt: skip
 
@@ -457,6 +457,9 @@ class Noting:
         self.actions.append(action)
         none = np.zeros(self.num_envs, bool)
         return EnvStep(self._obs(), np.zeros(self.num_envs, np.float32), none, none, ~none, None, [])
+
+    def so_far(self) -> list[Episode]:
+        return []
 
     def close(self) -> None:
         self.closed = True

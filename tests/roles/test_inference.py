@@ -12,6 +12,8 @@ import pytest
 import torch
 from devices import DEVICE
 from fakes import Params, ScriptedEnvs, SummingAgent, Writer, context
+from noted import noted
+from present import present
 from tolerance import rounding
 
 import shoal
@@ -90,7 +92,7 @@ def test_a_served_actor_sends_what_one_that_acts_by_itself_does(stream: bool, mo
     spec = unroll_spec(env.spec, 5, len(SCRIPT), extras, {"sum": (1,)}, stream)
     params = Params()
     params.publish({"scale": torch.tensor(2.0)})
-    plain: Any = ActorRole(context(seed=11), env, SummingAgent(), Writer(spec), params, spec)  # type: ignore[arg-type]
+    plain: Any = ActorRole(context(seed=11), env, SummingAgent(), Writer(spec), params, spec)
     for _ in range(4):
         plain.step()
     wires = Wires(env.spec, spec, len(SCRIPT), 1)
@@ -98,7 +100,7 @@ def test_a_served_actor_sends_what_one_that_acts_by_itself_does(stream: bool, mo
         context("inference"), lambda whose: SummingAgent(), wires.reading, wires.answering, params, wires.spec
     )
     served: Any = ServedActorRole(
-        context("actor", seed=11), [ScriptedEnvs(SCRIPT, mode, stack)], wires.asking[0], wires.hearing[0], Writer(spec),  # type: ignore[arg-type]
+        context("actor", seed=11), [ScriptedEnvs(SCRIPT, mode, stack)], wires.asking[0], wires.hearing[0], Writer(spec),
         spec,
     )  # fmt: skip
     served.start()
@@ -126,7 +128,7 @@ def test_a_server_chooses_the_actions_that_actors_of_a_system_would_bit_for_bit(
         ctx = context("actor", k, 2, seed=1_000 * k + 7)
         made = make(cfg.env, cfg.envs, cfg), make(cfg.env, cfg.envs, cfg)
         plain.append(ActorRole(ctx, made[0], agent(cfg, ctx.seed, ctx), Writer(spec), params, spec))
-        served.append(ServedActorRole(ctx, [made[1]], wires.asking[k], wires.hearing[k], Writer(spec), spec))  # type: ignore[arg-type]
+        served.append(ServedActorRole(ctx, [made[1]], wires.asking[k], wires.hearing[k], Writer(spec), spec))
     server = InferenceRole(
         context("inference"), lambda whose: agent(cfg, whose.seed, whose), wires.reading, wires.answering, params,
         wires.spec,
@@ -155,11 +157,11 @@ def test_two_groups_of_an_actors_environments_are_acted_for_as_two_actors_of_hal
         next(port.channel.spec for port in system.program(c).roles[0].ports.values() if port.direction == "write")
         for c in (cfg, half)
     )
-    wires, served, plain = Wires(cfg.env_spec(), spec, 6, 2, 2), [], []
+    wires, served, plain = Wires(cfg.env_spec(), spec, 6, 2, 2), list[ServedActorRole](), list[Any]()
     for k in range(2):
         made = [make(cfg.env, 3, cfg) for _ in range(2)]
         ctx = context("actor", k, 2, seed=1_000 * k + 7)
-        served.append(ServedActorRole(ctx, made, wires.asking[k], wires.hearing[k], Writer(spec), spec))  # type: ignore[arg-type]
+        served.append(ServedActorRole(ctx, made, wires.asking[k], wires.hearing[k], Writer(spec), spec))
         for g in range(2):
             ctx = context("actor", 2 * k + g, 4, seed=1_000 * k + 7 + 3 * g)
             env, acts = make(cfg.env, 3, cfg), agent(half, ctx.seed, ctx)
@@ -172,13 +174,12 @@ def test_two_groups_of_an_actors_environments_are_acted_for_as_two_actors_of_hal
         actor.start()
         pump(server, unrolls=0)
     pump(server, *served, unrolls=4, alone=True)
-    for actor in plain:
+    for one in plain:
         for _ in range(4):
-            actor.step()
+            one.step()
     for k, actor in enumerate(served):
-        for found, *parts in zip(
-            actor.out.items, *(other.out.items for other in plain[2 * k : 2 * k + 2]), strict=True
-        ):  # type: ignore[attr-defined]
+        sent = cast(Writer, actor.out).items
+        for found, *parts in zip(sent, *(other.out.items for other in plain[2 * k : 2 * k + 2]), strict=True):
             for name, array in found.items():
                 axis = 0 if name.startswith("state/") and halves["first"].shape[0] > cfg.unroll else 1
                 assert np.array_equal(array, np.concatenate([part[name] for part in parts], axis)), name
@@ -217,7 +218,7 @@ class TwoGroups:
     def actor(self, seed: int) -> Any:
         envs = [ScriptedEnvs(SCRIPT), ScriptedEnvs(SCRIPT)]
         asking, hearing = self.wires.asking[0], self.wires.hearing[0]
-        return ServedActorRole(context("actor", seed=seed), envs, asking, hearing, Writer(self.spec), self.spec)  # type: ignore[arg-type]
+        return ServedActorRole(context("actor", seed=seed), envs, asking, hearing, Writer(self.spec), self.spec)
 
 
 def test_answers_to_an_earlier_life_are_told_apart_where_both_lives_are_at_their_first_question() -> None:
@@ -257,7 +258,7 @@ def test_the_agent_of_a_group_explores_for_as_many_environments_as_the_group_has
         "apex-dqn", env="CartPole-v1", preset="none", runtime="serial", actors=1, envs=4, unroll=8, hidden=(8,),
         inference="server", double_buffer="on", steps=200, min_replay=32, batch=8, run_dir=tmp_path / "r", quiet=True,
     )  # fmt: skip
-    assert run.report.steps >= 200
+    assert present(run.report).steps >= 200
 
 
 def test_whole_games_stay_in_one_group(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -339,7 +340,7 @@ def test_all_that_wait_are_answered_in_one_pass_up_to_a_size() -> None:
     params.publish(system.network(cfg).state_dict())
     passes: list[int] = []
 
-    class Counted(system.QAgent):  # type: ignore[misc, name-defined]
+    class Counted(system.QAgent):
         def respond(self, obs: Any, first: Any, state: Any, drawn: Any) -> Any:
             passes.append(len(first))
             return super().respond(obs, first, state, drawn)
@@ -352,7 +353,7 @@ def test_all_that_wait_are_answered_in_one_pass_up_to_a_size() -> None:
         made = make(cfg.env, cfg.envs, cfg)
         ServedActorRole(
             context("actor", k, 4, seed=k), [made], wires.asking[k], wires.hearing[k], Writer(spec), spec
-        ).start()  # type: ignore[arg-type]
+        ).start()
     server.most = 3
     server.step()
     server.step()
@@ -384,7 +385,7 @@ def test_a_server_answers_on_its_device_what_it_would_on_the_cpu_but_for_roundin
         )  # fmt: skip
         for k in range(2):
             ctx, made = context("actor", k, 2, seed=k), make(cfg.env, cfg.envs, cfg)
-            asking = ServedActorRole(ctx, [made], wires.asking[k], wires.hearing[k], Writer(spec), spec)  # type: ignore[arg-type]
+            asking = ServedActorRole(ctx, [made], wires.asking[k], wires.hearing[k], Writer(spec), spec)
             asking.start()
         server.step()
         assert all(p.device.type == torch.device(device).type for p in server.clients[1, 0].agent.nets.parameters())  # type: ignore[attr-defined]
@@ -408,7 +409,7 @@ def test_in_lockstep_an_unrolls_first_actions_wait_for_parameters_newer_than_tho
     )
     actors: list[Any] = [
         ServedActorRole(
-            context("actor", k, 2, seed=k), [ScriptedEnvs(SCRIPT)], wires.asking[k], wires.hearing[k], Writer(spec),  # type: ignore[arg-type]
+            context("actor", k, 2, seed=k), [ScriptedEnvs(SCRIPT)], wires.asking[k], wires.hearing[k], Writer(spec),
             spec, lockstep=True,
         )
         for k in range(2)
@@ -463,18 +464,18 @@ def served_alone(seed: int = 11) -> tuple[Any, Any, Any]:
             wires.asking[0],
             wires.hearing[0],
             Writer(spec),
-            spec,  # type: ignore[arg-type]
+            spec,
         )
 
     return actor, server, params
 
 
 def test_what_replaces_a_server_draws_other_numbers_for_the_same_life_of_an_actor() -> None:
-    seeds = []
+    seeds: list[int] = []
     for generation in (0, 1, 0):
         actor, server, _ = served_alone()
         serving, role = server(generation), actor(11)
-        serving.agent = lambda whose: (seeds.append(whose.seed), SummingAgent())[1]
+        serving.agent = lambda whose: noted(seeds, whose.seed, SummingAgent())
         role.start()
         serving.step()
     assert seeds[0] == seeds[2] == 11 and seeds[1] not in (11, 4)
@@ -486,7 +487,7 @@ def test_between_two_unrolls_nothing_of_the_last_is_saved() -> None:
     wires, params, ctx = Wires(env.spec, spec, len(SCRIPT), 1), Params(), context("actor", seed=11)
     params.publish({"scale": torch.tensor(2.0)})
     object.__setattr__(ctx, "exact", True)
-    role: Any = ServedActorRole(ctx, [env], wires.asking[0], wires.hearing[0], Writer(spec), spec)  # type: ignore[arg-type]
+    role: Any = ServedActorRole(ctx, [env], wires.asking[0], wires.hearing[0], Writer(spec), spec)
     serving = InferenceRole(
         context("inference"), lambda whose: SummingAgent(), wires.reading, wires.answering, params, wires.spec
     )

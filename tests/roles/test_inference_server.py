@@ -45,7 +45,7 @@ class Made:
         self.envs: list[Any] = [ScriptedEnvs(SCRIPT) for _ in range(groups)]
         self.role: Any = ServedActorRole(
             context("actor", seed=11), self.envs, self.wires.asking[0], self.wires.hearing[0],
-            Writer(self.spec), self.spec,  # type: ignore[arg-type]
+            Writer(self.spec), self.spec,
         )  # fmt: skip
 
     def server(self, generation: int = 0) -> Any:
@@ -189,7 +189,7 @@ def test_each_client_keeps_its_own_rows_of_what_was_answered_in_one_pass_and_a_g
         ]
 
     agents = [Rows(), Rows()]
-    clients = [Client(k, a, Loaded(a), {"seen": torch.zeros(3, 1)}) for k, a in enumerate(agents)]  # type: ignore[arg-type]
+    clients = [Client(k, a, Loaded(a), {"seen": torch.zeros(3, 1)}) for k, a in enumerate(agents)]
     server._answer(asked("act"))
     assert [c.state["seen"].flatten().tolist() for c in clients] == [[0.0] * 3, [10.0] * 3]
     assert [(actor, items["action"].tolist()) for actor, items in answers] == [(0, [[0, 1, 2]]), (1, [[3, 4, 5]])]

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from fakes import Params, ScriptedEnvs, SummingAgent, Writer, context
+from noted import noted
 from test_inference import SCRIPT, Wires
 
 from shoal.roles.actor import unroll_spec
@@ -32,7 +33,7 @@ class Pair:
         object.__setattr__(ctx, "exact", True)
         envs: Any = [ScriptedEnvs(SCRIPT, self.mode)]
         wires: Any = self.wires
-        return ServedActorRole(ctx, envs, wires.asking[0], wires.hearing[0], Writer(self.spec), self.spec)  # type: ignore[arg-type]
+        return ServedActorRole(ctx, envs, wires.asking[0], wires.hearing[0], Writer(self.spec), self.spec)
 
     def serving(self) -> Any:
         wires: Any = self.wires
@@ -124,7 +125,7 @@ class Movable(SummingAgent):
 def test_the_agent_of_a_group_is_made_and_moved_as_its_actor_and_its_server_say() -> None:
     spec, told = {"action": type("Shape", (), {"shape": (3, 4)})}, list[Any]()
     server = InferenceRole(
-        context("inference"), lambda whose: (told.append(whose), Movable())[1], None, None, None, spec, "player",  # type: ignore[arg-type]
+        context("inference"), lambda whose: noted(told, whose, Movable()), None, None, None, spec, "player",  # type: ignore[arg-type]
         groups=2, device="cuda", precision="bf16",
     )  # fmt: skip
     client: Any = server._new(1, 1, 9, 40)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from fakes import Params, ScriptedEnvs, SummingAgent, Writer, context
+from noted import noted
 from test_inference import SCRIPT, Wires
 
 from shoal.api import Field
@@ -40,7 +41,7 @@ def played(stream: bool, groups: int, unrolls: int = 2) -> tuple[Any, list[list[
         groups=groups,
     )  # fmt: skip
     envs: list[Any] = [ScriptedEnvs(SCRIPT) for _ in range(groups)]
-    role: Any = ServedActorRole(context("actor"), envs, wires.asking[0], wires.hearing[0], Writer(spec), spec)  # type: ignore[arg-type]
+    role: Any = ServedActorRole(context("actor"), envs, wires.asking[0], wires.hearing[0], Writer(spec), spec)
     answered: list[list[int]] = [[] for _ in range(groups)]
     for group in role.groups:
 
@@ -94,7 +95,7 @@ def test_a_learner_tells_the_lag_of_each_step_and_learns_from_no_version(system:
             lags.append({lag: values.count(lag) for lag in values})
             tally(name, values)
 
-        role.learner.update = lambda batch: (learned.append(batch.items), update(batch))[1]
+        role.learner.update = lambda batch: noted(learned, batch.items, update(batch))
         role.ctx.metrics.tally = counted
 
     run(spy(load(system).program(cfg), "learner", keep), 4)

@@ -24,6 +24,9 @@ class Board:
         self.puts: list[int] = []
         self.looks = 0
 
+    def ready(self) -> bool:
+        return True
+
     def put(self, row: Any) -> None:
         self.puts.append(int(row[PROGRESS]))
 
@@ -73,7 +76,7 @@ def rank(board: Board, steps: int = 10, sync_frac: float = 0.6, min_fraction: fl
     def actor(params: Any) -> Collector:
         env = ScriptedEnvs([[(3, "terminated")], [(100, "terminated")]])
         spec = unroll_spec(env.spec, steps, 2, {"value": ((), "float32")}, {"sum": (1,)})
-        return Collector(ctx, env, SummingAgent(), params, spec)  # type: ignore[arg-type]
+        return Collector(ctx, env, SummingAgent(), params, spec)
 
     ctx = context("rank", index, len(board.rollouts), exact=True)
     loaded: list[float] = []

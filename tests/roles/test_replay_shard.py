@@ -85,7 +85,7 @@ class Masses(Reducers):
 def shard(index: int = 0, **ctx: Any) -> Any:
     return ShardRole(
         context("replay", index, SHARDS, seed=5, **ctx), Table(), Masses(index), Board(),  # type: ignore[arg-type]
-        Writer(part_spec(ITEMS, BATCH)), ITEMS, BATCH,  # type: ignore[arg-type]
+        Writer(part_spec(ITEMS, BATCH)), ITEMS, BATCH,
     )  # fmt: skip
 
 
@@ -199,7 +199,7 @@ def test_a_part_that_is_half_sent_is_lost_where_nothing_is_exact() -> None:
 
 # ------------------------------------------------------------------------------------ priorities
 def gathered(board: Board, samples: Any = None) -> Gathered:
-    return Gathered(samples, board, ITEMS, BATCH)  # type: ignore[arg-type]
+    return Gathered(samples, board, ITEMS, BATCH)
 
 
 def test_priorities_reach_the_shard_that_has_the_item() -> None:
@@ -237,7 +237,7 @@ def test_a_draw_is_by_the_priorities_of_then() -> None:
         assert role.transitions.priorities == wanted and role.transitions.draws == 1
     spec = part_spec(ITEMS, BATCH)
     assert [spec[name].axis for name in (KEYS, PROBS, USED, SIZE, ROUND)] == [0] * 5 and spec["sequence"].axis == 1
-    assert {f.axis for f in (masses_spec(2) | learned_spec(2)).values()} == {0}
+    assert {f.axis for f in {**masses_spec(2), **learned_spec(2)}.values()} == {0}
 
 
 @pytest.mark.parametrize("batches", [BOARD_BATCHES - 1, BOARD_BATCHES, BOARD_BATCHES + 1, 2 * BOARD_BATCHES + 3])

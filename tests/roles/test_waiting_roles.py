@@ -72,7 +72,7 @@ def updater(*batches: Batch, **ctx: Any) -> Any:
     params, lagged = Params(), Params()
     params.publish({"scale": torch.tensor(10.0)})
     lagged.publish({"scale": torch.tensor(20.0)})
-    return UpdaterRole(context("updater", **ctx), Labeller(), Reader(*batches), Writer(), params, lagged)  # type: ignore[arg-type]
+    return UpdaterRole(context("updater", **ctx), Labeller(), Reader(*batches), Writer(), params, lagged)
 
 
 def test_labels_are_made_with_the_newest_of_both_networks() -> None:
@@ -136,7 +136,7 @@ def test_a_learner_of_labels_publishes_both_networks() -> None:
     for b, step in zip(given, (0, 0, 1), strict=True):
         b.items["step"] = torch.tensor([step, 0])
     params, lagged = Params(), Params()
-    role = LabelledLearnerRole(context("learner"), Lagging(), Reader(*given), params, lagged)  # type: ignore[arg-type]
+    role = LabelledLearnerRole(context("learner"), Lagging(), Reader(*given), params, lagged)
     role.start()
     assert lagged.version == 1
     for versions in (1, 2, 2):
@@ -199,7 +199,7 @@ def gradient(x: float, version: int) -> Batch:
 
 
 def server(*batches: Batch, index: int = 0, **options: Any) -> Any:
-    return ServerRole(context("server", index, 2), Shard(), Reader(*batches), PartParams(), **options)  # type: ignore[arg-type]
+    return ServerRole(context("server", index, 2), Shard(), Reader(*batches), PartParams(), **options)
 
 
 def test_a_server_begins_with_the_first_offer() -> None:
@@ -371,7 +371,8 @@ class Parts:
     """The read end of parameters in two parts."""
 
     def __init__(self) -> None:
-        self.versions, self.value = (0, 0), 0.0
+        self.versions: tuple[int, ...] = (0, 0)
+        self.value = 0.0
         self.fetches = 0
 
     def publish(self, value: float, *versions: int) -> None:
@@ -526,7 +527,7 @@ def equal(*batches: Batch, params: Any = None) -> Any:
     role: Any = SynchronisedRole(
         context("learner"), Equal(), Reader(*batches), params, gradients=Reducers({"gradient": Field((1,))}),
         initial=initial, load=lambda given: loaded.append(float(given["scale"])),
-    )  # type: ignore[arg-type]  # fmt: skip
+    )  # fmt: skip
     role.loaded = loaded
     return role
 

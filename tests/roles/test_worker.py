@@ -84,10 +84,10 @@ def worker(index: int = 0, period: int = 0, clock: Any = None, target: Shared | 
     def actor(params: Any) -> Collector:
         env = ScriptedEnvs([[(3, "terminated")], [(100, "terminated")]])
         spec = unroll_spec(env.spec, STEPS, 2, {"value": ((), "float32")}, {"sum": (1,)})
-        return Collector(ctx, env, SummingAgent(), params, spec)  # type: ignore[arg-type]
+        return Collector(ctx, env, SummingAgent(), params, spec)
 
-    args: Any = (ctx, actor, Learner(), lambda steps: 0.5 / (1 + steps), Shared())
-    return TargetWorkerRole(*args, target, period) if target is not None else WorkerRole(*args)
+    args: list[Any] = [ctx, actor, Learner(), lambda steps: 0.5 / (1 + steps), Shared()]
+    return TargetWorkerRole(*[*args, target, period]) if target is not None else WorkerRole(*args)
 
 
 def test_a_step_is_a_copy_a_segment_and_an_addition() -> None:
@@ -130,7 +130,7 @@ def test_an_agent_may_adopt_the_copy() -> None:
 
     def actor(params: Any) -> Collector:
         given.collector.params = params
-        return given.collector  # type: ignore[no-any-return]
+        return given.collector
 
     role = WorkerRole(given.ctx, actor, given.learner, given.learning_rate, given.shared)
     role.step()

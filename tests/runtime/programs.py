@@ -2,34 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
 
 from shoal import api
-from shoal.program import Channel, Port, RoleSpec
+from shoal.program import Channel, Program
 
 
-@dataclass
-class Wired:
-    """As much of a program as a runtime needs."""
+class Wired(Program):
+    """A program of which nothing is asked: the runtime's own checks are enough here."""
 
-    name: str = "test"
-    channels: dict[str, Channel] = field(default_factory=dict)
-    roles: list[RoleSpec] = field(default_factory=list)
+    def __init__(self) -> None:
+        super().__init__("test")
 
     def validate(self) -> None:
-        """The runtime's own checks are enough here."""
-
-    def channel(self, channel: Channel) -> Channel:
-        self.channels[channel.name] = channel
-        return channel
-
-    def role(self, name: str, make: Any, *, replicas: int = 1, on_failure: Any = "stop", background: bool = False,
-             **ports: Port) -> None:  # fmt: skip
-        self.roles.append(RoleSpec(name, make, ports, replicas, on_failure, background=background))
+        """Take it as it is."""
 
 
 SPEC = {"number": api.Field((1,), "int64", 0), "data": api.Field((4, 2), "float32", 1)}

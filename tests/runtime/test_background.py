@@ -69,7 +69,7 @@ class Poor(Extra):
             write_atomic(self.told, f"{os.nice(0)} {answers.count(True)} {answers.count(False)}")
             return answers[-1]
 
-        Pace.ready = counted  # type: ignore[method-assign]
+        Pace.ready = counted  # type: ignore[method-assign, assignment]  # of this process, which ends with it
 
     def step(self) -> None:
         end = time.process_time() + self.burn

@@ -225,7 +225,7 @@ class TableSpec:
 
 def test_each_life_of_a_replays_reader_draws_anew() -> None:
     spec = TableSpec()
-    plan = plan_of(Channel("c", "replay", SPEC, table=spec))  # type: ignore[arg-type]
+    plan = plan_of(Channel("c", "replay", SPEC, table=spec))
     session, channel = session_of(plan), plan.rings["c"].channel
     role = RoleSpec("reader", Table, {"inp": channel.reader()})  # type: ignore[arg-type]
     for generation, seed in ((0, 7), (1, 7), (0, 7), (0, 8)):
@@ -238,7 +238,7 @@ def test_an_insertion_waits_if_all_that_it_may_bring_would_be_ahead_of_sampling(
     """The first brings the 5 items that sampling waits for. 5 more are too far ahead of no samples, and, with a slack
     of 3 samples, just right after 3."""
     spec, ratio = TableSpec(), Ratio(min_size=5, samples_per_insert=1.0, slack=3.0)
-    channel = Channel("c", "replay", SPEC, 4, table=spec, ratio=ratio)  # type: ignore[arg-type]
+    channel = Channel("c", "replay", SPEC, 4, table=spec, ratio=ratio)
     plan = plan_of(channel)
     session = session_of(plan)
     role = RoleSpec("reader", Table, {"inp": channel.reader(3)})  # type: ignore[arg-type]
@@ -255,7 +255,7 @@ def test_the_writers_of_a_second_role_follow_those_of_the_first() -> None:
     program.role("a", None, replicas=2, out=channel.writer())
     program.role("b", None, replicas=2, out=channel.writer())
     program.role("reader", None, inp=channel.reader())
-    plan = layout.plan(program)  # type: ignore[arg-type]
+    plan = layout.plan(program)
     session = session_of(plan)
     for role, index, number in ((0, 1, 1), (1, 0, 2), (1, 1, 3)):
         ports.build(session, plan, program.roles[role], index, 0, seed=0)["out"].put(item(number, 0, 0))

@@ -68,7 +68,8 @@ def serial(program: Program) -> Ends:
     captured = Program(program.name, dict(program.channels))
     captured.role("end", lambda ctx: _End())
     for role in program.roles:
-        captured.role(role.name, keep, replicas=role.replicas, **role.ports)
+        ports: dict[str, Any] = dict(role.ports)
+        captured.role(role.name, keep, replicas=role.replicas, **ports)
     assert SerialRuntime().launch(captured, Launch(seed=0, stop=Stop())).reason == "stopped"
     return found
 
@@ -294,7 +295,7 @@ def test_a_lockstep_reader_may_read_each_version_several_times(connect: Any) -> 
     assert not reader.ready()
     for n in (1, 2):
         writer.publish(value(n))
-        found = []
+        found: list[Any] = []
         while reader.ready():
             found.append(reader.latest(newer_than=n - 1 if not found else n))
         assert [new is not None for new in found] == [True, False, False]

@@ -196,7 +196,7 @@ def test_a_limit_is_reached_at_its_number(limit: str) -> None:
     for found, reached in ((9, False), (10, True), (11, True)):
         run: Any = SimpleNamespace(steps=0, updates=0, seconds=0.0, episode_return=-99.0, full_window=True)
         setattr(run, limit, found)
-        assert Stop(**{limit: 10}).reached(run) == (limit if reached else "")
+        assert Stop(**dict[str, Any]({limit: 10})).reached(run) == (limit if reached else "")
     assert Stop().reached(run) == ""
 
 

@@ -33,7 +33,7 @@ def members(channel: Channel, count: int) -> tuple[Session, Any]:
     program = Wired()
     program.channel(channel)
     program.role("member", None, replicas=count, end=channel.member())
-    plan = layout.plan(program)  # type: ignore[arg-type]
+    plan = layout.plan(program)
     return session_of(plan), plan.groups[channel.name]
 
 
@@ -180,7 +180,7 @@ def test_a_version_of_another_arena_keeps_its_number_and_is_placed_once() -> Non
         flats.append(np.zeros_like(versions(published)[1].flat))
         numbers.append(versions(published)[1].copy(flats[-1]))
     writer, reader = versions(0)
-    arena, where, found = writer._session.arena, writer._layout, []
+    arena, where, found = writer._session.arena, writer._layout, list[Any]()
     for number, flat in zip(numbers, flats, strict=True):
         store.place(arena, where, number, flat if len(found) != 2 else 0 * flat)  # the third is there already
         version, params = reader.latest() or (0, {})

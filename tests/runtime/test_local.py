@@ -7,7 +7,7 @@ import os
 import signal
 import time
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -107,7 +107,7 @@ def test_a_role_that_cannot_be_sent_is_named() -> None:
 
     with pytest.raises(api.WiringError, match="'source' cannot be sent"):
         LocalRuntime().launch(
-            pipeline(partial(Source, crash_at=threading.Lock())), Launch(seed=1, stop=Stop(seconds=9))
+            pipeline(partial(Source, crash_at=cast(Any, threading.Lock()))), Launch(seed=1, stop=Stop(seconds=9))
         )
 
 
@@ -172,8 +172,8 @@ def test_lockstep_holds_through_a_restart() -> None:
     program = Wired()
     items = program.channel(Channel("items", "queue", SPEC, capacity=2))
     params = program.channel(Channel("params", "params", {"n": api.Field((), "int64")}))
-    ends = {"out": items.writer(), "params": params.reader(lockstep=True)}
-    program.role("actor", Follower, replicas=3, on_failure="restart", **ends)
+    out, latest = items.writer(), params.reader(lockstep=True)
+    program.role("actor", Follower, replicas=3, on_failure="restart", out=out, params=latest)
     program.role("learner", Leader, inp=items.reader(each=True), params=params.writer())
     report = LocalRuntime(backoff=0.01).launch(program, Launch(seed=1, stop=Stop(updates=100)))
     assert report.restarts == 2

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from noted import noted
 
 import shoal
 from shoal.cli import main as cli
@@ -276,7 +277,7 @@ def test_tensorboard_forgets_what_was_told_of_later_steps(
     """The row of the step at which it goes on stays: it is not told again."""
     made: list[dict[str, Any]] = []
     module: Any = types.ModuleType("torch.utils.tensorboard")
-    module.SummaryWriter = lambda **fields: made.append(fields) or types.SimpleNamespace(add_text=lambda *a: None)
+    module.SummaryWriter = lambda **fields: noted(made, fields, types.SimpleNamespace(add_text=lambda *a: None))
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", module)
     TensorBoard(tmp_path, {}, begun, {})
     assert made == [{"log_dir": str(tmp_path / "tensorboard"), "purge_step": purged}]

@@ -136,7 +136,7 @@ def test_the_json_lines_have_the_histogram_of_a_tally(tmp_path: Path) -> None:
 
 # ----------------------------------------------------------------------------------------- files
 def snapshot(row: int, **changes: Any) -> Snapshot:
-    return Snapshot(**{**dict(  # type: ignore[arg-type]
+    return Snapshot(**{**dict(
         row=row, seconds=0.5 * row, steps=1000 * row, updates=50, step_rate=100.0, update_rate=5.0,
         episode_return=math.nan, episode_length=math.nan, episodes=0,
     ), **changes})  # fmt: skip
@@ -202,7 +202,7 @@ def test_going_on_behind_a_row_leaves_the_files_of_one_run(half: str, tmp_path: 
 @pytest.mark.parametrize("system", ["impala", "recurrent-ppo", "dqn", "apex-dqn", "r2d2", "apex-dpg", "d4pg", "qt-opt"])
 def test_two_serial_runs_write_the_same_metric_files(system: str, tmp_path: Path) -> None:
     long = system in ("apex-dpg", "d4pg", "qt-opt")  # their updates
-    few = {"batch": 16, "samples_per_insert": 2.0} if long else {}
+    few: dict[str, Any] = {"batch": 16, "samples_per_insert": 2.0} if long else {}
     for name in ("a", "b"):
         shoal.train(
             system, preset="none", runtime="serial", run_dir=tmp_path / name, steps=2_200, seed=1, actors=1, envs=4,

@@ -36,7 +36,7 @@ def wired(channel: Channel, writers: int, readers: int) -> tuple[Session, Plan, 
     program.channel(channel)
     program.role("writer", None, replicas=writers, out=channel.writer())
     program.role("reader", None, replicas=readers, inp=channel.reader())
-    plan = layout.plan(program)  # type: ignore[arg-type]
+    plan = layout.plan(program)
     session = session_of(plan)
     return session, plan, ends(session, plan, program, 0, "out"), ends(session, plan, program, 1, "inp")
 
@@ -108,9 +108,9 @@ class Momentum:
 
 def shared(workers: int = 2) -> tuple[Session, SharedLayout, list[SharedEnd], SharedReader]:
     program = Wired()
-    channel = program.channel(Channel("c", "shared", {"w": Field((2,))}, rule=Momentum()))  # type: ignore[arg-type]
+    channel = program.channel(Channel("c", "shared", {"w": Field((2,))}, rule=Momentum()))
     program.role("worker", None, replicas=workers, end=channel.member())
-    plan = layout.plan(program)  # type: ignore[arg-type]
+    plan = layout.plan(program)
     session, group = session_of(plan), plan.groups["c"]
     assert isinstance(group, SharedLayout)
     return session, group, [SharedEnd(session, group, k) for k in range(workers)], SharedReader(session, group)
@@ -180,11 +180,11 @@ def test_everyone_who_sleeps_is_woken_where_a_run_ends(monkeypatch: pytest.Monke
     queue = program.channel(Channel("queue", "queue", one, 1))
     params = program.channel(Channel("params", "params", one))
     total = program.channel(Channel("total", "reduce", one))
-    common = program.channel(Channel("common", "shared", one, rule=Momentum()))  # type: ignore[arg-type]
+    common = program.channel(Channel("common", "shared", one, rule=Momentum()))
     program.role("a", None, replicas=5, out=queue.writer(), total=total.member(), common=common.member())
     program.role("b", None, replicas=2, inp=queue.reader(), params=params.reader(), common=common.reader())
     program.role("c", None, params=params.writer())
-    plan = layout.plan(program)  # type: ignore[arg-type]
+    plan = layout.plan(program)
     session = Sleeps(session_of(plan).arena)
     readers = [ports.build(session, plan, program.roles[1], index, 0, 0) for index in range(2)]
     workers = [ports.build(session, plan, program.roles[0], index, 0, 0) for index in range(5)]
@@ -224,7 +224,8 @@ def test_a_role_is_saved_where_a_port_waits_before_any_port_has_done_anything_in
 
 
 def test_a_rest_is_time_that_a_role_waits_and_reports_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
-    session, phases, ticks = session_of(plan_of(Channel("c", "queue", {"x": Field((1,))}))), [], []
+    session = session_of(plan_of(Channel("c", "queue", {"x": Field((1,))})))
+    phases, ticks = list[str](), list[str]()
     session.metrics.show = phases.append
     session.tick = lambda: ticks.append(phases[-1])
     session.rest(0.001)

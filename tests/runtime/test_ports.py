@@ -171,6 +171,18 @@ class Table:
     def reprioritise(self, keys: np.ndarray, priorities: np.ndarray) -> None:
         self.priorities.append((keys.tolist(), priorities.tolist()))
 
+    def mass(self) -> float:
+        return float(self.size)
+
+    def arrays(self) -> list[np.ndarray]:
+        return []
+
+    def state(self) -> dict[str, Any]:
+        return {"seen": list(self.seen)}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.seen = list(state["seen"])
+
 
 @dataclass(frozen=True)
 class TableSpec:

@@ -92,7 +92,8 @@ def test_mlflow_is_told_metrics_with_their_step_and_given_policy_and_films(
 def test_weights_and_biases_is_told_metrics_with_their_step_and_given_policy_and_films(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    artifact, run = Calls(), Calls()
+    artifact = Calls()
+    run: Any = Calls()
     run.id = "the-run"
     module = Calls(init=run, Artifact=artifact, Video="a film")
     monkeypatch.setitem(sys.modules, "wandb", module)
@@ -156,7 +157,7 @@ def test_training_evaluations_and_the_clock_have_names_of_their_own(back: type[B
     nan = float("nan")
     logger.update(snapshot(20, seconds=4.0, records={"loss": 0.5, "evaluation_return": 7.0, "broken": nan}))
     logger.evaluated({"mean": 8.0, "std": nan}, 30)
-    train = {"train/steps": 20, "train/updates": 0, "train/episodes": 1, "train/episode_return": 2}
+    train: dict[str, float] = {"train/steps": 20, "train/updates": 0, "train/episodes": 1, "train/episode_return": 2}
     train |= {"train/episode_length": 3, "train/loss": 0.5, "eval/return": 7.0}
     perf = {"perf/seconds": 4, "perf/steps_per_second": 0, "perf/updates_per_second": 0, "perf/restarts": 0}
     assert back.told == [("write", 20, train | perf), ("write", 30, {"eval/mean": 8.0})]
@@ -199,7 +200,7 @@ def test_a_back_end_gets_the_best_policy_and_the_films_that_are_new(
     for name in ("3.mp4", "2.mp4"):
         (tmp_path / "videos" / name).touch()
     logger.keep()
-    told = [("keep", "best", [])] if best else []
+    told: list[Any] = [("keep", "best", [])] if best else []
     assert back.told == [*told, ("keep", policy, ["2.mp4", "3.mp4"])]
 
 

@@ -91,7 +91,7 @@ def test_parameters_that_a_run_has_moved_meanwhile_are_read_where_they_are_now(
     """The run ends between the look at ``newest`` and the reading of its file."""
     (tmp_path / param_files.NEWEST).mkdir()
     save_params(tmp_path / param_files.NEWEST, report())
-    load, ended = param_files._load_params, []
+    load, ended = param_files._load_params, list[Any]()
 
     def slowly(path: Path, channel: str | None) -> Any:
         if path.name == param_files.NEWEST and not ended:

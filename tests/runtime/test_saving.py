@@ -237,7 +237,7 @@ def two_ports() -> Wired:
 
 
 def test_a_role_that_is_stopped_inside_a_step_is_not_saved(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    watch = Watch(lambda: watch.seen[-1].updates >= 1, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    watch: Watch = Watch(lambda: watch.seen[-1].updates >= 1, lambda: os.kill(os.getpid(), signal.SIGTERM))
     launch(tmp_path, Stop(seconds=40), make=two_ports, observers=[watch])
     assert not list((tmp_path / checkpoint.FOLDER).iterdir())
     assert "role-sink-0 was stopped inside a step" in caplog.text
@@ -245,7 +245,7 @@ def test_a_role_that_is_stopped_inside_a_step_is_not_saved(tmp_path: Path, caplo
 
 def until_told(text: str, caplog: pytest.LogCaptureFixture, folder: Path, **options: Any) -> Report:
     """A run that tries to save itself every 0.1 s, and ends after a warning and an update."""
-    watch = Watch(
+    watch: Watch = Watch(
         lambda: text in caplog.text and watch.seen[-1].updates >= 1, lambda: os.kill(os.getpid(), signal.SIGTERM)
     )
     return launch(folder, Stop(seconds=40), every=0.1, observers=[watch], **options)

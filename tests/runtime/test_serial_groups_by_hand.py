@@ -83,7 +83,7 @@ class Momentum:
 
 
 def test_shared_parameters_go_on_with_their_statistics_and_steps() -> None:
-    channel = Channel("c", "shared", {"w": Field((1,))}, rule=Momentum())  # type: ignore[arg-type]
+    channel = Channel("c", "shared", {"w": Field((1,))}, rule=Momentum())
     made = SerialShared(channel, 2)
     one, two = (SerialSharedEnd(made, k) for k in range(2))
     one.offer(w(1.0))

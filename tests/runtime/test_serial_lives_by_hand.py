@@ -114,7 +114,7 @@ class TableSpec:
 def replay(readers: int, found: list[Any]) -> tuple[Program, TableSpec]:
     """Three writers fill the tables of so many readers."""
     wired, spec = Program("test"), TableSpec()
-    channel = wired.channel(Channel("r", "replay", {"n": Field((1,), "int64", 0)}, table=spec))  # type: ignore[arg-type]
+    channel = wired.channel(Channel("r", "replay", {"n": Field((1,), "int64", 0)}, table=spec))
 
     def put(role: Turns) -> None:
         role.ends["out"].put({"n": np.array([role.ctx.index])})

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 import torch
+from modules import module_of
 from test_conformance import ENVS, STEPS, STREAM, _End, arrived, connect, unroll  # noqa: F401  # connect: the fixture
 
 import shoal
-from shoal.api import Batch, Context, Field, UsageError
+from shoal.api import Batch, Board, Context, Field, Reader, UsageError
 from shoal.metering.recorder import Recorder
 from shoal.program import Channel, Program
 from shoal.replay import Ratio, SequenceSpec, TableSpec
@@ -25,19 +26,20 @@ SHARDS, BATCH = 3, 32
 class Replay:
     """The ends of a replay in shards, with ``unrolls[i]`` put by writer ``i``."""
 
-    def __init__(self, connect: Any, unrolls: tuple[int, ...], **table: Any) -> None:  # noqa: F811
-        whole = Channel("c", "replay", STREAM, 2, Ratio(), TableSpec(900, gamma=1.0, **table))
+    def __init__(self, connect: Any, unrolls: tuple[int, ...], **fields: Any) -> None:  # noqa: F811
+        table = TableSpec(900, gamma=1.0, **fields)
+        whole = Channel("c", "replay", STREAM, 2, Ratio(), table)
         self.program = Program("test")
         replay = self.program.channel(part_of(whole, SHARDS))
         self.program.role("writer", _End, replicas=len(unrolls), out=replay.writer())
         _, ports = add_shards(self.program, replay, SHARDS, BATCH, _End)
-        self.program.role("learner", _End, **ports)
-        ends, items = connect(self.program), replay.table.batch(STREAM, BATCH)
+        self.program.role("learner", _End, samples=ports["samples"], learned=ports["learned"])
+        ends, items = connect(self.program), table.batch(STREAM, BATCH)
         self.shards = []
         for i in range(SHARDS):
             ctx = Context("replay", i, SHARDS, 0, 10 + i, Recorder())
-            mine = {name: ends[f"replay/{i}/{name}"] for name in ("table", "masses", "learned", "samples")}
-            self.shards.append(ShardRole(ctx, *mine.values(), items, BATCH))
+            mine = {name: ends[f"replay/{i}/{name}"] for name in ("masses", "learned", "samples")}
+            self.shards.append(ShardRole(ctx, ends[f"replay/{i}/table"], items=items, batch=BATCH, **mine))
         self.reader = Gathered(ends["learner/0/samples"], ends["learner/0/learned"], items, BATCH)
         for w, count in enumerate(unrolls):
             for n in range(count):
@@ -78,7 +80,7 @@ def test_items_are_drawn_as_from_one_table(connect: Any, sampler: str) -> None: 
         assert (batch.items["next/obs"] - batch.items["obs"] == 1).all()
         assert (batch.items["obs"].flatten() % 1000 // 400 == batch.keys % SHARDS).all(), "the key names its shard"
     order = sorted(keys)
-    weights = np.ones(len(order))
+    weights: np.ndarray = np.ones(len(order))
     if sampler == "proportional":  # the mass of shard 0 is the largest, though it has the fewest items
         priorities = np.where(np.array(order) % SHARDS == 0, 30.0, 1.0) * (1 + np.arange(len(order)) % 4)
         weights = (priorities + 0.01) ** 0.5
@@ -133,7 +135,7 @@ class Parts:
 
 def test_shards_that_are_a_batch_apart_find_together() -> None:
     """As after a resume, when one of them had sent its part of a batch, and the others had not."""
-    reader: Any = Gathered(Parts(), None, {"x": Field((BATCH,), "int64", 0)}, BATCH)
+    reader: Any = Gathered(cast(Reader, Parts()), cast(Board, None), {"x": Field((BATCH,), "int64", 0)}, BATCH)
     for round in range(1, 6):
         first = 10 + 5 * (round % 2)
         assert reader.get().items["x"].tolist() == [2 * round] * first + [2 * round + 1] * (BATCH - first)
@@ -205,7 +207,7 @@ def test_a_run_in_processes_goes_on(tmp_path: Path) -> None:
 def test_what_cannot_be_sharded_is_refused(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         load("apex-dqn").program(
-            load("apex-dqn").Config(**{"env": "CartPole-v1", "actors": 2, "replay_shards": 2, **fields})
+            module_of("apex-dqn").Config(**{"env": "CartPole-v1", "actors": 2, "replay_shards": 2, **fields})
         )
 
 
@@ -213,4 +215,4 @@ def test_gorila_has_a_replay_for_each_learner() -> None:
     with pytest.raises(
         UsageError, match="replay_shards must be 1, found 2: a replay of all learners has replay_servers"
     ):
-        load("gorila").program(load("gorila").Config(env="CartPole-v1", replay_shards=2))
+        load("gorila").program(module_of("gorila").Config(env="CartPole-v1", replay_shards=2))

@@ -7,7 +7,7 @@ import os
 import selectors
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -18,6 +18,7 @@ from shoal.local.heartbeat import RAISE, Watch
 from shoal.local.pace import Pace
 from shoal.local.replica import Replica
 from shoal.local.telemetry import Inbox, Outbox
+from shoal.shm.arena import Arena
 
 
 class Clock:
@@ -122,7 +123,7 @@ class Room:
     def __init__(self, clock: Clock, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, count: int, limit: float) -> None:
         self.clock, self.stacks = clock, os.open(tmp_path / "stacks", os.O_RDWR | os.O_CREAT)
         words = memoryview(bytearray(4096)).cast("q")
-        self.arena: Any = SimpleNamespace(words=words, stacks=self.stacks)
+        self.arena = cast(Arena, SimpleNamespace(words=words, stacks=self.stacks))
         plan: Any = SimpleNamespace(pulses={"actor": 0}, status={"actor": 2048})
         self.replicas = [replica(i) for i in range(count)]
         self.pulses = [heartbeat.Pulse(self.arena, plan, "actor", i) for i in range(count)]

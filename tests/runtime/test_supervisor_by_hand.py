@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -23,6 +23,7 @@ from shoal.records.checkpoint import SaveOptions
 from shoal.runtime import seeds
 from shoal.runtime.launch import Launch, Stop
 from shoal.shm import layout
+from shoal.shm.arena import Arena
 from shoal.shm.layout import CHECKPOINT, LINE, MAKING, STOP
 
 
@@ -170,7 +171,7 @@ class Checkpoints:
         self.program.role("actor", lambda ctx: None, replicas=2, on_failure="restart")
         self.program.role("learner", lambda ctx: None, replicas=2, on_failure="stop")
         self.plan = layout.plan(self.program)
-        self.arena: Any = SimpleNamespace(words=memoryview(bytearray(8192)).cast("q"))
+        self.arena = cast(Arena, SimpleNamespace(words=memoryview(bytearray(8192)).cast("q")))
         records = commits.checkpoint
         monkeypatch.setattr(records, "commit", lambda folder, saving, files, facts: self.committed.append(facts))
         monkeypatch.setattr(records, "add", lambda folder, parts: {})

@@ -22,6 +22,7 @@ import psutil
 import pytest
 import torch
 import torch.distributed as dist
+from present import present
 
 sys.path.append(str(Path(__file__).parents[1] / "systems"))
 from helpers import config, run, spy
@@ -104,9 +105,9 @@ def test_two_processes_are_two_ranks_bit_for_bit() -> None:
 
 def test_ranks_of_one_machine_reduce_over_its_loopback_interface() -> None:
     def call() -> tuple[str | None, set[str]]:
-        joined = Group(place(), 0.0)
+        joined = Group(present(place()), 0.0)
         joined.join(torch.device("cpu"))
-        joined.wait(joined.reduce(torch.ones(3)))
+        joined.wait(present(joined.reduce(torch.ones(3))))
         listening = [c.laddr.ip for c in psutil.Process().net_connections("inet") if c.status == psutil.CONN_LISTEN]
         joined.exchange(None)  # the others have looked, too
         return os.environ.get("GLOO_SOCKET_IFNAME"), set(listening)
@@ -139,7 +140,7 @@ def test_ranks_that_were_saved_before_and_after_a_put_go_on_together(tmp_path: P
     saved = checkpoint.newest(tmp_path)
 
     def call() -> list[np.ndarray]:
-        joined, cpu = Group(place(), 0.0), torch.device("cpu")
+        joined, cpu = Group(present(place()), 0.0), torch.device("cpu")
         joined.join(cpu)
         with Interrupts() as interrupts:
             rank = _Rank(program, launch(2, resume=saved), joined, interrupts, cpu)
@@ -151,7 +152,7 @@ def test_ranks_that_were_saved_before_and_after_a_put_go_on_together(tmp_path: P
                 states = [{"puts": puts, "gets": 0, "slots": slots} for puts in (1, 0)]
                 end.load_state_dict(states[joined.rank], lambda: states)
 
-            torchrun.load = apart  # of this process
+            torchrun.load = apart  # type: ignore[assignment]  # of this process
             rank._begin()
             if joined.rank == 1:
                 with end.slot() as arrays:
@@ -194,7 +195,7 @@ def test_checkpoints_before_any_parameters_and_of_what_fails_to_be_saved(tmp_pat
     program = dd_ppo.program(config("dd-ppo", **SMALL))
 
     def call() -> tuple[bool, bool]:
-        joined, cpu = Group(place(), 0.0), torch.device("cpu")
+        joined, cpu = Group(present(place()), 0.0), torch.device("cpu")
         joined.join(cpu)
         with Interrupts() as interrupts:
             rank = _Rank(program, launch(2, folder), joined, interrupts, cpu)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -42,7 +43,8 @@ def test_a_machine_is_read_whole(tmp_path: Path) -> None:
         'latency = "0 s"\n[gpu.learn]\n20 = "2 ms"\n4 = "1 ms"\n'
     )
     found = read(file)
-    actors = Node(8, 1.5, 0.75, 1e9, pytest.approx(1e-5), 4e9, ("actor",))
+    about: Any = pytest.approx(1e-5)
+    actors = Node(8, 1.5, 0.75, 1e9, about, 4e9, ("actor",))
     assert found.nodes == (actors, actors, Node(2, 1.0, 1.0, 1e9, 0.0, 0.0, ())) and found.reduce == "tree"
     assert found.gpu == {"learn": ((4.0, pytest.approx(1e-3)), (20.0, pytest.approx(2e-3)))}
     for nodes in (2, 3, 5):
@@ -153,10 +155,14 @@ def test_a_link_carries_one_message_at_a_time_each_way() -> None:
     env = simpy.Environment()
     network = Network(env, [100.0, 50.0, 100.0, 100.0], [0.0, 0.0, 0.25, 0.125])
     came: dict[tuple[int, int], float] = {}
+
+    def note(way: tuple[int, int], _: object) -> None:
+        came[way] = env.now
+
     for way in ((0, 1), (0, 2), (3, 2), (2, 3), (1, 0)):
         arrival = network.send("queue", *way, 100)
         assert arrival.callbacks is not None
-        arrival.callbacks.append(lambda _, way=way: came.update({way: env.now}))
+        arrival.callbacks.append(partial(note, way))
     env.run()
     assert came == {(0, 1): 2.0, (0, 2): 3.25, (3, 2): 4.25, (2, 3): 1.25, (1, 0): 2.0}
     assert [c["queue"] for c in network.sent] == [200, 100, 100, 100]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from shoal.api import Field
+from shoal.api import Field, Spec, Tensors
 from shoal.program import Channel, Program
 from shoal.simulation import Behaviour, Behaviours, Machine, Node, Op, Step, Times, simulate, steady
 from shoal.simulation.behaviour import work
@@ -196,8 +196,10 @@ def test_an_owner_goes_on_with_its_slice_and_a_newcomer_waits_for_its_end() -> N
 
 
 class _Rule:
-    def statistics(self, spec: object) -> dict[str, Field]:
+    def statistics(self, params: Spec) -> Spec:
         return {}
+
+    def apply(self, params: Tensors, statistics: Tensors, gradient: Tensors, lr: float) -> None: ...
 
 
 def test_a_link_carries_no_more_than_its_bandwidth() -> None:

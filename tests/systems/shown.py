@@ -8,7 +8,10 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-SHOWN = {"image": spaces.Box(0, 255, (48, 48, 3), np.uint8), "vector": spaces.Box(-1, 1, (3,), np.float32)}
+SHOWN: dict[str, spaces.Space[Any]] = {
+    "image": spaces.Box(0, 255, (48, 48, 3), np.uint8),
+    "vector": spaces.Box(-1, 1, (3,), np.float32),
+}
 
 
 class Shown(gym.Env[Any, Any]):

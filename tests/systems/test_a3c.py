@@ -114,7 +114,7 @@ def test_the_gradient_is_that_of_the_whole_loss() -> None:
     nets.zero_grad()
     policy, value = nets.unroll(observations(items), items["first"], start_state(items))
     log_prob, entropy = nets.dist.evaluate(policy[:-1], items["action"])
-    returns, running = [], value[-1].detach()
+    returns, running = list[torch.Tensor](), value[-1].detach()
     for t in reversed(range(len(items["reward"]))):
         ended = items["terminated"][t]
         after = torch.where(items["truncated"][t] | ~items["valid"][t], value[t + 1].detach(), running)
@@ -125,7 +125,7 @@ def test_the_gradient_is_that_of_the_whole_loss() -> None:
     loss = (
         -(advantage.detach() * log_prob) + cfg.value_cost * 0.5 * advantage.square() - cfg.entropy_cost * entropy
     ) * mask
-    loss.sum().backward()  # type: ignore[no-untyped-call]
+    loss.sum().backward()
     for mine, p in zip(found, nets.parameters(), strict=True):
         torch.testing.assert_close(mine, p.grad, atol=1e-5, rtol=1e-4)
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import config, run, spy
+from modules import module_of
 
 from shoal.api import Batch, Context, Tensors, UsageError
 from shoal.learning.gradient_step import GradientStep
@@ -108,7 +109,7 @@ def test_the_gradient_is_that_of_the_sum_of_squared_errors(name: str) -> None:
         mine = nets({"obs": learned["obs"][:steps].flatten(0, 1)})
         chosen = mine[torch.arange(len(mine)), learned["action"][:steps].flatten()]
         error = torch.from_numpy(expected.astype(np.float32)).flatten() - chosen
-        (error.square() * learned["valid"].flatten()).sum().backward()  # type: ignore[no-untyped-call]
+        (error.square() * learned["valid"].flatten()).sum().backward()
         for key, p in nets.named_parameters():
             torch.testing.assert_close(one["gradient"][key], p.grad, atol=1e-5, rtol=1e-4)
 
@@ -131,7 +132,7 @@ def test_workers_are_one_learner_with_one_rmsprop_in_turn(workers: int) -> None:
     report = run(program, 30)
     nets, target = async_q.network(cfg), seen[0]["params"]
     nets.load_state_dict(target)
-    algorithm: Any = load("async-nstep-q").NStepQ(nets, cfg.gamma)
+    algorithm: Any = module_of("async-nstep-q").NStepQ(nets, cfg.gamma)
     optimiser = RMSProp(nets.parameters(), cfg.learning_rate, cfg.rmsprop_decay, cfg.optimiser_eps)
     step, period, copies = GradientStep(optimiser, cfg.max_grad_norm), 0, 0
     for number, one in enumerate(seen):
@@ -169,7 +170,7 @@ def test_a_worker_that_was_held_up_leaves_the_target_of_a_later_period() -> None
 
 def test_sarsa_learns_each_step_once_with_the_action_that_was_taken() -> None:
     cfg = config("async-sarsa", **SMALL, unroll=3)
-    algorithm = load("async-sarsa").OneStepSarsa(async_q.network(cfg), cfg.gamma)
+    algorithm = module_of("async-sarsa").OneStepSarsa(async_q.network(cfg), cfg.gamma)
     values = torch.arange(12.0).view(6, 2)  # of the corridor's cell, by action
 
     class Table:

@@ -68,7 +68,7 @@ def test_what_was_noted_behind_a_checkpoint_counts_from_there() -> None:
 
 @pytest.mark.parametrize("was, now, ends", [(0, 0, False), (0, 5, True), (5, 0, True), (5, 7, False)])
 def test_evaluations_neither_begin_nor_end_with_a_run_that_goes_on(was: int, now: int, ends: bool) -> None:
-    before = {"every": was, "episodes": 3, "sampled": False}
+    before: dict[str, Any] = {"every": was, "episodes": 3, "sampled": False}
     facts = {"evaluation": before, "runtime": "local"}
     if ends:
         with pytest.raises(UsageError, match="'evaluation' cannot begin or end when a run goes on"):
@@ -275,11 +275,12 @@ def test_who_chooses_actions_may_change(system: str, tmp_path: Path) -> None:
     more: dict[str, Any] = {} if system == "impala" else dict(batch=8, min_replay=20, replay=400)
     shoal.train(system, run_dir=path, steps=200, inference="server", **SMALL, **more)
     replicas = []
-    for steps, new in (
-        (400, dict(inference="actor")),
-        (600, dict(inference="server", double_buffer="on")),
-        (800, dict(double_buffer="off")),
-    ):
+    changes: dict[int, dict[str, Any]] = {
+        400: dict(inference="actor"),
+        600: dict(inference="server", double_buffer="on"),
+        800: dict(double_buffer="off"),
+    }
+    for steps, new in changes.items():
         again = shoal.resume(path, steps=steps, **new)
         assert again.report is not None and again.report.steps >= steps and not again.report.restarts
         roles = json.loads((path / "program.json").read_text())["roles"]

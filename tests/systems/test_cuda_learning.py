@@ -52,7 +52,7 @@ def float32_is_float32() -> Iterator[None]:
 def learned(system: str, device: str, **fields: Any) -> tuple[Tensors, Tensors]:
     """The learner's parameters before and after ``UPDATES`` of a serial run, and that they lie on ``device``."""
     cfg = config(system, **{"device": device, "precision": "fp32", "steps": 20_000, **fields})
-    program, before, held = load(system).program(cfg), {}, set()
+    program, before, held = load(system).program(cfg), {}, set[str]()
 
     def keep(role: Any) -> None:
         if role.ctx.index == 0:

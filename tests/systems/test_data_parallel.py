@@ -9,12 +9,13 @@ import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import psutil
 import pytest
 import torch
 from helpers import config, ppo_learner, record_batches, run, spy
+from present import present
 
 from shoal.api import Batch, Diverged, Observation, RoleFailed, Tensors, Update, UsageError
 from shoal.learning import data_parallel
@@ -30,7 +31,6 @@ from shoal.ops import Adam
 from shoal.runtime.launch import Launch, Stop
 from shoal.systems import apex_dpg, dqn, recurrent_ppo
 from shoal.topology import config as settings
-from shoal.topology.config import SystemConfig
 
 pytestmark = [pytest.mark.timeout(100), pytest.mark.skipif(sys.platform != "linux", reason="teams fork")]
 
@@ -176,9 +176,9 @@ class Squares(Algorithm):
         return self.scalars[0] * error.square().sum(), Update({"error": error.detach().sum()})
 
 
-def squares(nets: Regression, data: Tensors, rows: torch.Tensor, factor: float) -> torch.Tensor:
+def squares(nets: torch.nn.Module, data: Tensors, rows: torch.Tensor, factor: float) -> torch.Tensor:
     """The same by autograd alone."""
-    error = nets.inner(data["image"][rows]).squeeze(-1) - data["target"][rows]
+    error = cast(Regression, nets).inner(data["image"][rows]).squeeze(-1) - data["target"][rows]
     return factor * error.square().sum()
 
 
@@ -271,6 +271,8 @@ def test_rounded_copies_learn_bit_for_bit_what_autocast_does() -> None:
     torch.manual_seed(0)
     nets = Regression(Rounding())
     plain, other = copy.deepcopy(nets), copy.deepcopy(nets)
+    (first,) = (m for name, m in other.named_modules() if name == "inner.encoder.images.obs.fc.0")
+    assert isinstance(first, torch.nn.Linear)
     data = {"image": torch.randint(0, 256, (12, 4, 84, 84), dtype=torch.uint8), "target": torch.randn(12)}
     step = GradientStep(Adam(nets.parameters(), lr=1e-3), max_norm=None)
     theirs = Adam(plain.parameters(), lr=1e-3)
@@ -280,7 +282,7 @@ def test_rounded_copies_learn_bit_for_bit_what_autocast_does() -> None:
         together.load(data)
         for turn in range(4):
             if turn == 2:
-                torch.nn.init.normal_(other.inner.encoder.images["obs"].fc[0].weight, std=0.02)
+                torch.nn.init.normal_(first.weight, std=0.02)
                 for n in nets, plain:
                     n.load_state_dict(other.state_dict())
                 together.restart()
@@ -290,7 +292,7 @@ def test_rounded_copies_learn_bit_for_bit_what_autocast_does() -> None:
                 theirs.zero_grad()
                 squares(plain, data, torch.tensor(rows), 0.5).backward()
                 for total, p in zip(sums, plain.parameters(), strict=True):
-                    total += p.grad
+                    total += present(p.grad)
             for total, p in zip(sums, plain.parameters(), strict=True):
                 p.grad = total
             theirs.step()
@@ -314,7 +316,7 @@ def test_the_loss_is_tried_once_before_the_copies_are_made(images: Images) -> No
         copies.append(len(psutil.Process().children()) - before)
         return loss(*given)
 
-    together.worker.loss = counted  # type: ignore[method-assign]
+    together.worker.loss = counted  # type: ignore[method-assign, assignment]
     together.load(data)
     for _ in range(2):
         together.step(torch.arange(12))
@@ -388,8 +390,10 @@ def test_how_many_processes_share_a_gradient_of_dpg(monkeypatch: pytest.MonkeyPa
     recurrent_ppo.Config(env="CartPole-v1", actors=1, envs=8, unroll=16, learner_processes=2),
     dqn.Config(env="CartPole-v1", min_replay=200, learner_processes=2),
 ], ids=["ppo", "dqn"])  # fmt: skip
-def test_a_killed_share_ends_the_run_by_name_and_leaves_nothing(cfg: SystemConfig, tmp_path: Path) -> None:
-    told, killed = tmp_path / "learner", []
+def test_a_killed_share_ends_the_run_by_name_and_leaves_nothing(
+    cfg: recurrent_ppo.Config | dqn.Config, tmp_path: Path
+) -> None:
+    told, killed = tmp_path / "learner", list[int]()
 
     class Kill:
         def update(self, snapshot: Snapshot) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import devices
@@ -42,6 +43,17 @@ WAITS = {
 }  # fmt: skip
 
 
+def waits_noted(step: Callable[[], None], stand: StandIn, waits: list[list[str]]) -> Callable[[], None]:
+    """Return ``step``, after which its waits for the device are noted in ``waits``."""
+
+    def stepped() -> None:
+        stand.clear()
+        step()
+        waits.append(list(stand.waits))
+
+    return stepped
+
+
 def learned(case: str, device: str, waits: list[list[str]], stand: StandIn | None = None) -> tuple[Tensors, Tensors]:
     """The learner's parameters before and after a serial run; ``waits``: of each step of the role that learns."""
     system, fields = CASES_HERE[case]
@@ -52,8 +64,7 @@ def learned(case: str, device: str, waits: list[list[str]], stand: StandIn | Non
         if role.ctx.index == 0:
             before.update({k: v.detach().cpu().double().clone() for k, v in role.learner.params().items()})
             if stand is not None:
-                step = role.step
-                role.step = lambda: (stand.clear(), step(), waits.append(list(stand.waits)))
+                role.step = waits_noted(role.step, stand, waits)
 
     spy(program, learning_role(system), keep)
     after = run(program, UPDATES, SEED).params["params"]

@@ -10,7 +10,7 @@ import pytest
 import torch
 from helpers import config, run, spy
 from stand_in import DEVICE, stand_in
-from test_device_pipeline import UPDATES
+from test_device_pipeline import UPDATES, waits_noted
 from test_snapshots import SEED
 
 from shoal.api import Batch
@@ -71,9 +71,9 @@ def test_what_is_saved_on_one_device_goes_on_on_the_other(system: str, before: s
         again = {}
         for replica in Instance(program(system, after), Launch(seed=SEED)).replicas:
             if replica.name in saved:
-                role: Any = replica.role
-                role.load_state_dict(saved[replica.name])
-                same(saved[replica.name], written(role.state_dict(), tmp_path / "b", replica.name), replica.name)
+                one: Any = replica.role
+                one.load_state_dict(saved[replica.name])
+                same(saved[replica.name], written(one.state_dict(), tmp_path / "b", replica.name), replica.name)
                 again[replica.name] = role
         assert {value.device.type for value in again["learner"].learner.params().values()} == {after}
         batch = batches[-1]
@@ -91,8 +91,7 @@ def test_an_updater_waits_once_for_its_labels() -> None:
     waits: list[list[str]] = []
 
     def counted(role: Any) -> None:
-        step = role.step
-        role.step = lambda: (device.clear(), step(), waits.append(list(device.waits)))
+        role.step = waits_noted(role.step, device, waits)
 
     with stand_in() as device:
         run(spy(program("qt-opt", DEVICE.type), "updater", counted), UPDATES, SEED)

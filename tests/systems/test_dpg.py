@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import config, record_batches, run
+from present import present
 from torch import nn
 from torch.nn.utils import parameters_to_vector
 
@@ -95,12 +96,13 @@ def test_loss_and_gradients_are_those_of_autograd(env, kind, late, activation, n
     nets, given = network(env, KINDS[kind](), **fields), batch(env)
     assert (nets.critic_perceptron is None) == (late or env is not ENV or not fast.ENABLED)
     assert (nets.policy_perceptron is None) == (env is not ENV or not fast.ENABLED)
+    returns, critic = present(nets.returns), present(nets.critic)
     cfg = DPGConfig(action_gradient_clip=clip, prioritised=beta is not None, importance_exponent=beta or 0.0)
     algorithm = DPG(cfg, nets, seed=3)
     for p in algorithm.target.parameters():
         p.add_(0.1 * torch.randn_like(p))
     found, _, update = differentiate(algorithm, algorithm.prepare(given))
-    grads = {name: p.grad.clone() for name, p in nets.named_parameters()}
+    grads = {name: present(p.grad).clone() for name, p in nets.named_parameters()}
     nets.zero_grad()
 
     items = given.items
@@ -108,29 +110,29 @@ def test_loss_and_gradients_are_those_of_autograd(env, kind, late, activation, n
         seen = algorithm.target.features(obs_of(items, "next/"))
         after = algorithm.target.critic(seen, torch.tanh(algorithm.target.policy(seen)))
     features = nets.features(obs_of(items))
-    outputs = nets.critic(features, items["action"])
-    noise = nets.returns.noise(ROWS, torch.Generator().manual_seed(3))
-    losses = nets.returns.loss(outputs, {**items, **noise}, after)
-    weights = torch.ones(ROWS) if beta is None else importance_weights(given.probs, given.size, beta)
+    outputs = critic(features, items["action"])
+    noise = returns.noise(ROWS, torch.Generator().manual_seed(3))
+    losses = returns.loss(outputs, {**items, **noise}, after)
+    weights = torch.ones(ROWS) if beta is None else importance_weights(present(given.probs), given.size, beta)
     loss = (weights * losses).mean()
     loss.backward()
-    expected = {name: p.grad.clone() for name, p in nets.named_parameters() if p.grad is not None}
+    expected = {name: present(p.grad).clone() for name, p in nets.named_parameters() if p.grad is not None}
     assert not any(name.startswith("policy") for name in expected)
     nets.zero_grad()
     actions = torch.tanh(nets.policy(features.detach()))
     leaf = actions.detach().requires_grad_()
-    (by_action,) = torch.autograd.grad(nets.returns.mean(nets.critic(features.detach(), leaf)).sum(), leaf)
+    (by_action,) = torch.autograd.grad(returns.mean(critic(features.detach(), leaf)).sum(), leaf)
     assert clip is None or (by_action.abs() > clip).any()
     bounded = by_action if clip is None else by_action.clamp(-clip, clip)
     (-(actions * bounded).sum() / ROWS).backward()
-    expected |= {name: p.grad.clone() for name, p in nets.named_parameters() if name.startswith("policy")}
+    expected |= {name: present(p.grad).clone() for name, p in nets.named_parameters() if name.startswith("policy")}
 
     assert found == pytest.approx(loss.item(), rel=1e-4)
     assert grads.keys() == expected.keys()
     for name, grad in grads.items():
         torch.testing.assert_close(grad, expected[name], rtol=1e-3, atol=1e-6, msg=name)
     assert (update.priorities is None) == (beta is None)
-    error = items["reward"] + items["discount"] * nets.returns.mean(after) - nets.returns.mean(outputs.detach())
+    error = items["reward"] + items["discount"] * returns.mean(after) - returns.mean(outputs.detach())
     assert float(update.metrics["td_error"]) == pytest.approx(float(error.abs().mean()), rel=1e-4)
     if update.priorities is not None:
         torch.testing.assert_close(update.priorities, error.abs(), rtol=1e-3, atol=1e-4)
@@ -143,7 +145,7 @@ def descending(algorithm: DPG, team: Team | None = None) -> SGDLearner:
 def gradient(algorithm: DPG, items: dict[str, torch.Tensor]) -> dict[str, torch.Tensor | None]:
     algorithm.nets.zero_grad()
     differentiate(algorithm, Batch(items))
-    return {name: None if p.grad is None else p.grad.clone() for name, p in algorithm.nets.named_parameters()}
+    return {name: None if p.grad is None else present(p.grad).clone() for name, p in algorithm.nets.named_parameters()}
 
 
 @pytest.mark.parametrize("env", [ENV, SMALL_IMAGE], ids=["vectors", "images"])
@@ -158,7 +160,8 @@ def test_the_gradients_of_two_shares_add_up(env: EnvSpec, kind: str) -> None:
     assert len(rows) == (2 * ROWS if env is ENV else ROWS)
     for cut in (3, 11, len(rows) // 2, len(rows) - 5):
         first, second = (gradient(algorithm, algorithm.select(items, some)) for some in (rows[:cut], rows[cut:]))
-        for name, expected in whole.items():
+        for name, of_all in whole.items():
+            expected = present(of_all)
             parts = [part for part in (first[name], second[name]) if part is not None]
             size = max(1.0, float(expected.abs().max()))
             torch.testing.assert_close(sum(parts), expected, rtol=1e-3, atol=1e-6 * size, msg=f"{name}, cut at {cut}")
@@ -185,8 +188,8 @@ def test_a_team_learns_what_one_learns(env: EnvSpec, kind: str, members: int) ->
             for name, value in one.metrics.items():
                 assert float(many.metrics[name]) == pytest.approx(float(value), rel=1e-3, abs=1e-5), (i, name)
             torch.testing.assert_close(many.priorities, one.priorities, rtol=1e-3, atol=1e-5)
-        one, many = (parameters_to_vector(learner.params().values()) for learner in (alone, together))
-        assert (many - one).norm() < 2e-3 * (one - start).norm()
+        ends = [parameters_to_vector(learner.params().values()) for learner in (alone, together)]
+        assert (ends[1] - ends[0]).norm() < 2e-3 * (ends[0] - start).norm()
     finally:
         team.close()
 
@@ -202,10 +205,10 @@ def test_one_hot_target_is_cross_entropy_by_hand() -> None:
 
 
 @pytest.mark.parametrize("kind, low, high, begins", [
-    (lambda *a: Categorical(*a, 51), -200.0, 1_000.0, 400.0),
-    (lambda *a: Categorical(*a, 51), -1_000.0, 200.0, 0.0),
-    (lambda *a: Categorical(*a, 51), -420.0, -20.0, -20.0),
-    *((lambda *a, k=k: Mixture(*a, k, 8), *case) for k in (1, 5) for case in (
+    (lambda low, high: Categorical(low, high, 51), -200.0, 1_000.0, 400.0),
+    (lambda low, high: Categorical(low, high, 51), -1_000.0, 200.0, 0.0),
+    (lambda low, high: Categorical(low, high, 51), -420.0, -20.0, -20.0),
+    *((lambda low, high, k=k: Mixture(low, high, k, 8), *case) for k in (1, 5) for case in (
         (-200.0, 1_000.0, 0.0), (10.0, 110.0, 10.0), (-420.0, -20.0, -20.0),
     )),
 ])  # fmt: skip
@@ -214,7 +217,7 @@ def test_a_new_critic_expects_no_less_than_0(kind: Any, low: float, high: float,
     env = EnvSpec("test", {"obs": Observation((3,), "float32")}, Action("continuous", (), (-1.0,), (1.0,)))
     nets = network(env, kind(low, high))
     with torch.no_grad():
-        said = nets.returns.mean(nets.judge(torch.randn(50, 3), torch.rand(50, 1)))
+        said = present(nets.returns).mean(nets.judge(torch.randn(50, 3), torch.rand(50, 1)))
     assert float((said - begins).abs().max()) < 0.08 * (high - low)
 
 
@@ -315,13 +318,13 @@ def test_the_first_priority_is_the_actors_td_error(system: str, env: str) -> Non
     ((given, params),) = seen
     nets = apex_dpg.network(cfg)
     nets.load_state_dict(params)
-    items = given.items
+    items, returns, probs = given.items, present(nets.returns), present(given.probs)
     with torch.no_grad():
         after = nets.features(obs_of(items, "next/"))
-        best = nets.returns.mean(nets.judge(after, nets.act(after)))
-        q = nets.returns.mean(nets.judge(nets.features(obs_of(items)), items["action"]))
+        best = returns.mean(nets.judge(after, nets.act(after)))
+        q = returns.mean(nets.judge(nets.features(obs_of(items)), items["action"]))
     weights = (items["reward"] + items["discount"] * best - q).abs() + 0.01
-    torch.testing.assert_close(given.probs / given.probs[0], weights / weights[0], rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(probs / probs[0], weights / weights[0], rtol=1e-3, atol=1e-4)
 
 
 def test_targets_are_the_networks_right_after_every_copy_and_else_not() -> None:
@@ -449,12 +452,13 @@ FLAT = replace(ENV, action=Action("continuous", low=(*LOW[:-1], 0.0), high=(*HIG
 @pytest.mark.parametrize("env", [ENV, SMALL_IMAGE, FLAT], ids=["vectors", "images", "flat"])
 def test_values_are_of_the_executed_action_and_of_the_policys(kind: str, env: EnvSpec) -> None:
     nets = network(env, KINDS[kind]())
+    returns, critic = present(nets.returns), present(nets.critic)
     obs = observations(env, "", torch.Generator().manual_seed(0))
     act = DPGAgent(nets, 0.5, 0).act({k: v.numpy() for k, v in obs.items()}, np.zeros(ROWS, bool), {})
     with torch.no_grad():
         seen = nets.features(obs)
-        taken = nets.returns.mean(nets.critic(seen, torch.from_numpy(act.action)))
-        best = nets.returns.mean(nets.critic(seen, torch.tanh(nets.policy(seen))))
+        taken = returns.mean(critic(seen, torch.from_numpy(act.action)))
+        best = returns.mean(critic(seen, torch.tanh(nets.policy(seen))))
     np.testing.assert_allclose(act.extras["q_taken"], taken.numpy(), rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(act.extras["q_max"], best.numpy(), rtol=1e-4, atol=1e-5)
     assert not np.allclose(act.extras["q_taken"], act.extras["q_max"])

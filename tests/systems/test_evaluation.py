@@ -10,7 +10,7 @@ import signal
 import threading
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 from unittest.mock import Mock
 
 import numpy as np
@@ -26,6 +26,7 @@ from shoal.records.param_files import load_params
 from shoal.records.tensor_files import save_tensors
 from shoal.roles.evaluator import Returns
 from shoal.run.evaluation import MAX_EVALUATION_SECONDS, Evaluation, _play_both
+from shoal.topology.config import SystemConfig
 
 SMALL: dict[str, dict[str, Any]] = {
     "impala": dict(hidden=(16,), unroll=8, envs=4, core="lstm", core_size=8, last_action_reward=True),
@@ -34,6 +35,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "r2d2": dict(hidden=(16,), core_size=8, unroll=8, envs=4, batch=4, sequence=8, overlap=4, burn_in=4, min_replay=16),
     "apex-dqn": dict(hidden=(16,), unroll=8, envs=4, batch=16, min_replay=64, replay=1_000),
 }
+NO_CONFIG = cast(SystemConfig, None)  # of what does not look at it
 
 
 def train(system: str, path: Path, **settings: Any) -> shoal.Run:
@@ -143,7 +145,7 @@ def test_a_disk_that_is_full_leaves_files_that_are_whole(tmp_path: Path, monkeyp
         (dict(video=True), "nothing is evaluated"),
     ],
 )
-def test_a_wrong_evaluation_is_refused(how: dict[str, int], says: str) -> None:
+def test_a_wrong_evaluation_is_refused(how: dict[str, Any], says: str) -> None:
     with pytest.raises(UsageError, match=says):
         Evaluation(**how)
 
@@ -215,7 +217,7 @@ def test_the_last_evaluation_tells_the_other_actions_where_they_differ(
 
     monkeypatch.setattr("shoal.run.evaluation._play", play)
     how = Evaluation(every=1, episodes=episodes, sampled=sampled)
-    returns = _play_both(lambda seed: SimpleNamespace(samples=samples), None, how, {}, 0, 0)
+    returns = _play_both(lambda seed: SimpleNamespace(samples=samples), NO_CONFIG, how, {}, 0, 0)
     assert len(returns) == episodes and returns.info == pytest.approx(told)
 
 
@@ -232,5 +234,7 @@ def test_the_last_evaluation_has_one_time_limit_for_both_kinds_of_actions(
 
     monkeypatch.setattr("shoal.run.evaluation._play", play)
     monkeypatch.setattr("shoal.run.evaluation.time", SimpleNamespace(monotonic=lambda: clock[0]))
-    returns = _play_both(lambda seed: SimpleNamespace(samples=True), None, Evaluation(every=1, episodes=20), {}, 0, 0)
+    returns = _play_both(
+        lambda seed: SimpleNamespace(samples=True), NO_CONFIG, Evaluation(every=1, episodes=20), {}, 0, 0
+    )
     assert limits == [(), (MAX_EVALUATION_SECONDS - took,)] and returns.info == told

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import gymnasium as gym
 import numpy as np
@@ -20,6 +20,7 @@ from shoal.envs import EnvOptions, make, spec
 from shoal.local.runtime import LocalRuntime
 from shoal.metering.recorder import Recorder
 from shoal.nets.evolution_policy import EvolutionPolicy
+from shoal.nets.normaliser import RunningNorm
 from shoal.nets.virtual_batch_norm import VirtualBatchNorm
 from shoal.program import draw
 from shoal.roles.evolution import EvolutionMaster, EvolutionWorker
@@ -224,7 +225,8 @@ ENVS = ["CartPole-v1", "toy:multi", "toy:point", "toy:dict"]
 def test_perturbed_policies_are_networks_with_other_parameters(env: str) -> None:
     torch.manual_seed(0)
     policy = EvolutionPolicy(spec(env, EnvOptions()), hidden=(16, 8), bins=0, torso="mlp")
-    for module in policy.norms.values():
+    for norm in policy.norms.values():
+        module = cast(RunningNorm, norm)
         module.merge(torch.full(module.shape, 0.3), torch.full(module.shape, 4.0), 10.0)
     batch = make(env, 6, EnvOptions())
     obs = batch.reset(1)

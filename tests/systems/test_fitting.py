@@ -96,7 +96,7 @@ def test_games_of_several_agents_stay_whole() -> None:
     assert found["envs"] % 3 == 0
 
 
-class Slow(gym.Env[np.ndarray, int]):
+class Slow(gym.Env[np.ndarray, Any]):
     observation_space, action_space = gym.spaces.Box(-1, 1, (2,)), gym.spaces.Discrete(2)
 
     def reset(self, **_: Any) -> Any:

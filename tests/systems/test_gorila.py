@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import Snapshots, config, run, spy
+from noted import noted
 
 from shoal.api import PART, Batch, Context, Field, UsageError, views
 from shoal.learning.off_policy import OffPolicy
@@ -112,7 +113,12 @@ def test_every_learner_learns_from_every_actor() -> None:
 
         def look(role: Any) -> None:
             add, found = role.learner.add, seen.setdefault(role.ctx.index, set())
-            role.learner.add = lambda batch: (found.update(batch.items["next/obs"][:, 0].tolist()), add(batch))[1]
+
+            def found_in(batch: Batch) -> Any:
+                found.update(batch.items["next/obs"][:, 0].tolist())
+                return add(batch)
+
+            role.learner.add = found_in
 
         program = gorila.program(config("gorila", **COMMON, **fields))
         run(spy(spy(program, "actor", mark), "learner", look), 30)
@@ -278,7 +284,7 @@ def test_a_loss_far_above_the_mean_sends_no_gradient() -> None:
             return add(batch)
 
         role.learner.add = spoiled
-        role.gradients.put = lambda items, versions: (sent.append(calls[0]), put(items, versions))
+        role.gradients.put = lambda items, versions: noted(sent, calls[0], put(items, versions))
 
     run(spy(program, "learner", spoil), 59, observers=[seen])
     assert 51 not in sent and {50, 52} <= set(sent)
@@ -303,7 +309,7 @@ def test_the_target_network_follows_the_servers_count() -> None:
     cfg: Any = config("dqn", env="CartPole-v1")
     nets = dqn.network(cfg)
     algorithm = OffPolicy(nets, 60)
-    weight, target = nets.encoder.mlp[0].weight, algorithm.target.encoder.mlp[0].weight
+    weight, target = (dict(net.named_parameters())["encoder.mlp.0.weight"] for net in (nets, algorithm.target))
 
     def moved(steps: int) -> bool:
         with torch.no_grad():
@@ -333,8 +339,8 @@ def test_fetching_and_pushing_less_often() -> None:
 
     def watch(role: Any) -> None:
         add, put = role.learner.add, role.gradients.put
-        role.learner.add = lambda batch: (fetched.append(role.version), add(batch))[1]
-        role.gradients.put = lambda items, made: (versions.append(tuple(made)), put(items, made))[1]
+        role.learner.add = lambda batch: noted(fetched, role.version, add(batch))
+        role.gradients.put = lambda items, made: noted(versions, tuple(made), put(items, made))
 
     report = run(spy(program, "learner", watch), 5)
     assert report.updates == 5

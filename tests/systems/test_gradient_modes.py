@@ -6,7 +6,7 @@ import json
 import logging
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import devices
 import pytest
@@ -26,6 +26,7 @@ from shoal.learning.algorithm import Algorithm
 from shoal.learning.captured import MAX_KINDS, GradientGraphs
 from shoal.learning.differentiate import differentiate, eagerly
 from shoal.systems import load
+from shoal.transfer import Streams
 
 GRAPHED = (
     "dqn", "apex-dqn", "apex-dqn, rmsprop", "rainbow", "gorila", "impala", "qt-opt", "d4pg", "apex-dpg",
@@ -56,7 +57,7 @@ def played(system: str, updates: int, fields: dict[str, Any]) -> tuple[tuple[Ten
     """Parameters of a serial run before and after, the algorithm of its learner, and how many operations each of its
     steps has asked a stand-in for, where it is on one."""
     cfg = config(system, **{"precision": "fp32", "steps": 20_000, **SCALED.get(system, {}), **fields})
-    program, before, made, asked = load(system).program(cfg), {}, [], []
+    program, before, made, asked = load(system).program(cfg), {}, list[Any](), list[int]()
 
     def keep(role: Any) -> None:
         if role.ctx.index:
@@ -158,7 +159,7 @@ def gradients(algorithm: Algorithm, graphs: GradientGraphs, batches: list[Tensor
         factor = getattr(algorithm, "factor", 1.0)
         assert algorithm.nets.weight.grad.tolist() == (x * factor).tolist()
         assert loss.item() == pytest.approx(factor * float(x.sum()))
-        assert update.metrics["mean"].item() == pytest.approx(float(x.mean()))
+        assert float(update.metrics["mean"]) == pytest.approx(float(x.mean()))
         assert update.priorities is not None and update.priorities.tolist() == (2.0 * x).tolist()
 
 
@@ -171,7 +172,7 @@ def weight(kind: type[Algorithm]) -> Algorithm:
 
 def test_each_replay_reads_its_own_batch_and_each_shape_and_number_has_its_graph() -> None:
     with stand_in() as device:
-        algorithm, graphs = weight(Scaled), GradientGraphs(device, eagerly)
+        algorithm, graphs = weight(Scaled), GradientGraphs(cast(Streams, device), eagerly)
         batches = [torch.arange(3.0) + n for n in range(12)]
         gradients(algorithm, graphs, batches, factor=[2.0, 3.0] * 6)
         assert [kind.trusted for kind in graphs._kinds.values()] == [True, True]  # type: ignore[union-attr]
@@ -183,7 +184,7 @@ def test_each_replay_reads_its_own_batch_and_each_shape_and_number_has_its_graph
 
 def test_numbers_that_differ_each_time_leave_all_to_the_eager_path(caplog: pytest.LogCaptureFixture) -> None:
     with stand_in() as device:
-        algorithm, graphs = weight(Scaled), GradientGraphs(device, eagerly)
+        algorithm, graphs = weight(Scaled), GradientGraphs(cast(Streams, device), eagerly)
         batches = [torch.arange(3.0) + n for n in range(MAX_KINDS + 3)]
         gradients(algorithm, graphs, batches, factor=[float(n) for n in range(len(batches))])
     assert "differ each time" in graphs.refused and caplog.text.count("operation by operation") == 1
@@ -192,7 +193,7 @@ def test_numbers_that_differ_each_time_leave_all_to_the_eager_path(caplog: pytes
 def test_a_graph_whose_first_gradient_is_not_the_eager_one_is_not_used() -> None:
     """As that of a loss that reads a number which it does not tell of."""
     with stand_in() as device:
-        algorithm, graphs = weight(Scaled), GradientGraphs(device, eagerly)
+        algorithm, graphs = weight(Scaled), GradientGraphs(cast(Streams, device), eagerly)
         gradients(algorithm, graphs, [torch.ones(3)] * 5, factor=[1.0, 1.0, 2.0, 3.0, 4.0], told=[False] * 5)
     assert "is off by 0.5 of its norm" in graphs.refused
 
@@ -200,7 +201,7 @@ def test_a_graph_whose_first_gradient_is_not_the_eager_one_is_not_used() -> None
 @pytest.mark.parametrize("kind, why", [(Reads, "capturing"), (Sends, "it sends values of the host")])
 def test_a_loss_that_asks_or_tells_the_host_is_not_captured(kind: type[Algorithm], why: str) -> None:
     with stand_in() as device:
-        algorithm, graphs = weight(kind), GradientGraphs(device, eagerly)
+        algorithm, graphs = weight(kind), GradientGraphs(cast(Streams, device), eagerly)
         algorithm.differentiator = graphs
         for _ in range(4):
             algorithm.nets.weight.grad = None

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import numpy as np
 import pytest
 import torch
 from helpers import Snapshots, config, ppo_learner, record_batches, run
+from present import present
 
 import shoal
 from shoal.api import UsageError, observations
 from shoal.learning.differentiate import differentiate
 from shoal.local.runtime import LocalRuntime
+from shoal.nets.q_network import QNetwork
 from shoal.nets.recurrent import start_state
 from shoal.runtime.launch import Launch, Stop
 from shoal.systems import dqn, impala, load, recurrent_ppo
@@ -61,7 +65,7 @@ def test_impala_without_lag_is_n_step_actor_critic():
         nets = impala.network(cfg)
         nets.load_state_dict(params)
         differentiate(impala.VTrace(cfg, nets), batch)
-        grads = [p.grad.clone() for p in nets.parameters()]
+        grads = [present(p.grad).clone() for p in nets.parameters()]
         nets.zero_grad()
         advantage_actor_critic(cfg, nets, items).backward()
         for p, g in zip(nets.parameters(), grads, strict=True):
@@ -165,7 +169,7 @@ def test_ppo_by_hand_is_ppo_by_operations(fields, monkeypatch):
     def learned(path):
         """Metrics and gradients of every minibatch; before each the parameters are those of ``path``, if there is
         one."""
-        learner, made = ppo_learner(cfg), []
+        learner, made = ppo_learner(cfg), list[Any]()
         step = learner.workers.step
 
         def recorded(rows):
@@ -173,10 +177,10 @@ def test_ppo_by_hand_is_ppo_by_operations(fields, monkeypatch):
                 learner.nets.load_state_dict(path[len(made)][0])
             before = {k: v.clone() for k, v in learner.nets.state_dict().items()}
             result = step(rows)
-            made.append((before, [p.grad.clone() for p in learner.nets.parameters()], result[2]))
+            made.append((before, [present(p.grad).clone() for p in learner.nets.parameters()], result[2]))
             return result
 
-        learner.workers.step = recorded
+        learner.workers.step = recorded  # type: ignore[method-assign]
         for batch, _ in seen:
             learner.update(batch)
         return made
@@ -199,7 +203,7 @@ def impala_gradients(batch, params, **fields):
     nets = impala.network(cfg)
     nets.load_state_dict(params)
     differentiate(impala.VTrace(cfg, nets), batch)
-    return torch.cat([p.grad.flatten() for p in nets.parameters()])
+    return torch.cat([present(p.grad).flatten() for p in nets.parameters()])
 
 
 @pytest.mark.parametrize("correction", ["one-step", "epsilon", "none"])
@@ -267,7 +271,7 @@ def test_dqn_target_is_double_q():
         "reward": torch.zeros(1), "discount": torch.tensor([0.9]),
     }  # fmt: skip
     for double, target in ((True, 2.7), (False, 4.5)):
-        algorithm = QLearning(QLearningConfig(double=double, td_clip=None), Table([1.0, 2.0]))
+        algorithm: Any = QLearning(QLearningConfig(double=double, td_clip=None), cast(QNetwork, Table([1.0, 2.0])))
         algorithm.target = Table([5.0, 3.0])
         loss, _ = algorithm.loss(algorithm.nets(items), algorithm.prepare(Batch(items)))
         assert loss.item() == pytest.approx(0.5 * (target - 1.0) ** 2)

@@ -27,8 +27,11 @@ SMALL: dict[str, Any] = dict(
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_every_learner_begins_with_them(system: str) -> None:
     env = "Pendulum-v1" if system in ("apex-dpg", "d4pg", "qt-opt") else "CartPole-v1"
-    own = {"d4pg": {"v_min": -100.0, "v_max": 100.0}, "unreal": {"pixel_control": False}}  # which is for images
-    fields = own.get(system, {})
+    ranges: dict[str, dict[str, Any]] = {
+        "d4pg": {"v_min": -100.0, "v_max": 100.0},
+        "unreal": {"pixel_control": False},
+    }  # which is for images
+    fields = ranges.get(system, {})
     program = load(system).program(config(system, env=env, **fields))
     generator = torch.Generator().manual_seed(0)
     given = {
@@ -120,7 +123,9 @@ def test_what_is_no_run_and_no_file_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("on", [True, False])
 def test_the_scale_of_rewards_is_the_new_runs_own(tmp_path: Path, on: bool) -> None:
     """A preset may normalise rewards where another does not: only a learner needs their scale."""
-    small = dict(actors=1, envs=2, unroll=8, hidden=(8,), runtime="serial", env="CartPole-v1", minibatches=1)
+    small: dict[str, Any] = dict(
+        actors=1, envs=2, unroll=8, hidden=(8,), runtime="serial", env="CartPole-v1", minibatches=1
+    )
     first = shoal.train("recurrent-ppo", run_dir=tmp_path / "a", steps=64, normalise_reward=on, **small)
     second = shoal.train(
         "recurrent-ppo", run_dir=tmp_path / "b", steps=16, normalise_reward=not on, learning_rate=0.0,

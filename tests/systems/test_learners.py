@@ -88,7 +88,7 @@ def test_two_learn_what_one_learns_from_both_batches(parts: int) -> None:
 
 def test_learners_are_equal_in_a_run() -> None:
     cfg = config("impala", **SMALL, actors=4, learners=2)
-    program, roles = impala.program(cfg), []
+    program, roles = impala.program(cfg), list[Any]()
     spy(program, "learner", roles.append)
     report = run(program, 12)
     first, second = (role.learner for role in roles)

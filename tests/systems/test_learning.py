@@ -44,9 +44,11 @@ def recalls() -> list[Any]:
     out = []
     for seed in range(20):
         env = Memory(1)
-        seen, cue = [env.reset(seed=seed)[0][0].copy()], int(env.cue[0])
+        begin: Any = env.reset(seed=seed)[0]
+        seen, cue = [begin[0].copy()], int(env.cue[0])
         rewards: list[float] = []
         for _ in range(Memory.DELAY + 1):
+            obs: Any
             obs, reward, *_ = env.step(np.array([cue]))
             seen.append(obs[0].copy())
             rewards.append(float(reward[0]))
@@ -117,7 +119,7 @@ def test_learns(system, env, steps, required, fields):
 def test_a_feed_forward_policy_cannot_remember(system):
     """The memory task separates: without a core the return stays at chance (0), so the LSTM's success is real."""
     module = load(system)
-    fields = {"r2d2": dict(R2D2, core="none"), "impala": IMPALA, "recurrent-ppo": PPO}[system]
+    fields: dict[str, Any] = {"r2d2": dict(R2D2, core="none"), "impala": IMPALA, "recurrent-ppo": PPO}[system]
     cfg = module.Config(env="toy:memory", steps=20_000, **fields)
     report = SerialRuntime().launch(module.program(cfg), Launch(seed=1, stop=Stop(steps=20_000)))
     assert abs(report.episode_return) < 0.5

@@ -5,14 +5,15 @@ from __future__ import annotations
 import copy
 import dataclasses
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+import oracles
 import pytest
 import torch
 from helpers import config, ppo_learner
-from ops import oracles
+from present import present
 
 from shoal.api import Batch, Tensors
 from shoal.learning.ppo_learner import MinibatchSteps, PPOLearner
@@ -23,7 +24,7 @@ from shoal.systems.r2d2 import RecurrentQLearning
 from shoal.systems.recurrent_ppo import METRICS, PPO
 
 STEPS, COLUMNS, ACTIONS = 5, 4, 2  # CartPole's actions
-CLOSE: dict[str, float] = dict(rtol=2e-4, atol=2e-5)  # float32 against float64, sums of some 100 terms of size 1
+CLOSE: dict[str, Any] = dict(rtol=2e-4, atol=2e-5)  # float32 against float64, sums of some 100 terms of size 1
 
 
 def slope(function: Callable[[np.ndarray], float], at: np.ndarray, eps: float = 1e-6) -> np.ndarray:
@@ -103,11 +104,15 @@ def test_v_trace_loss_is_the_oracle(fields: dict[str, Any], correction: str, sam
     value = exact.reshape(STEPS + 1, COLUMNS, -1)[..., -1]
     log_rhos = taken(policy(exact)) - taken(log_softmax(given["policy"]))
     on_policy = np.zeros_like(log_rhos)
-    vs, advantage = oracles.vtrace(
-        log_rhos if correction == "v-trace" else on_policy, given["reward"],
-        *(boundaries(given, value, cfg.gamma)[0], value[:-1]), *boundaries(given, value, cfg.gamma)[1:],
-        cfg.rho_bar, cfg.c_bar, 1.0, cfg.trace_lambda,
-    )  # fmt: skip
+    discount, *after = boundaries(given, value, cfg.gamma)
+    args: list[Any] = [
+        log_rhos if correction == "v-trace" else on_policy,
+        given["reward"],
+        discount,
+        value[:-1],
+        *after,
+    ]
+    vs, advantage = oracles.vtrace(*[*args, cfg.rho_bar, cfg.c_bar, 1.0, cfg.trace_lambda])
     if correction == "one-step":
         advantage = advantage * np.minimum(1.0, np.exp(log_rhos))
     sums = np.zeros(3)
@@ -123,7 +128,7 @@ def test_v_trace_loss_is_the_oracle(fields: dict[str, Any], correction: str, sam
         sums[:] /= given["valid"].sum() if cfg.reduction == "mean" else 1.0
         return float(sums @ [1.0, cfg.value_cost, -cfg.entropy_cost])
 
-    np.testing.assert_allclose(joined.grad.numpy(), slope(oracle, exact), **CLOSE)
+    np.testing.assert_allclose(present(joined.grad).numpy(), slope(oracle, exact), **CLOSE)
     assert loss.item() == pytest.approx(oracle(exact), rel=1e-4, abs=1e-4)
     metrics = {k: float(v) for k, v in update.metrics.items()}
     assert metrics["policy_loss"] == pytest.approx(sums[0], rel=1e-4, abs=1e-4)
@@ -161,10 +166,11 @@ def test_pop_art_follows_the_returns_after_each_step_of_the_learner() -> None:
     algorithm, items = impala.VTrace(cfg, nets), segment(np.random.default_rng(1), same_step=False)
     joined = torch.zeros((STEPS + 1) * COLUMNS, ACTIONS + 1)
     algorithm.loss(PolicyValue(joined, (STEPS + 1, COLUMNS), nets.dist, nets.pop_art), Batch(items))
-    assert float(nets.pop_art.count) == 0.0
+    scale = present(nets.pop_art)
+    assert float(scale.count) == 0.0
     algorithm.after_step(1)
     algorithm.after_step(2)  # of a step that was skipped: nothing is new
-    assert float(nets.pop_art.count) == 1.0 and float(nets.pop_art.spread()) != 1.0
+    assert float(scale.count) == 1.0 and float(scale.spread()) != 1.0
 
 
 def test_v_trace_loss_of_no_real_step_is_0() -> None:
@@ -203,7 +209,7 @@ def test_a3c_loss_is_the_oracle(fields: dict[str, Any], env: str) -> None:
     expected = sums[0] + cfg.value_cost * sums[1] - cfg.entropy_cost * sums[2]
     expected.backward()
     assert loss.item() == pytest.approx(expected.item(), rel=1e-4)
-    np.testing.assert_allclose(joined.grad, exact.grad, **CLOSE)
+    np.testing.assert_allclose(present(joined.grad), present(exact.grad), **CLOSE)
     told = [float(update.metrics[k]) for k in ("policy_loss", "value_loss", "entropy")]
     assert told == pytest.approx([float(x.detach() / mask.sum()) for x in sums], rel=1e-4)
 
@@ -230,9 +236,9 @@ def test_ppo_loss_is_the_oracle(fields: dict[str, Any], env: str) -> None:
     items["normalised_advantage"] -= 0.5
     loss, update = PPO(cfg, nets).loss(said, Batch(items))
     old = [items[k] for k in ("log_prob", "value", "normalised_advantage", "target", "weight")]
-    args = [x.detach().double().tolist() for x in (log_prob, entropy, said.value, *old)]
+    args: list[Any] = [x.detach().double().tolist() for x in (log_prob, entropy, said.value, *old)]
     rule = dict(c_v=cfg.value_cost, c_e=cfg.entropy_cost, clip_value=cfg.clip_value)
-    expected, told = oracles.ppo_loss(*args, max(cfg.clip, 1e-3), **rule)
+    expected, told = oracles.ppo_loss(*[*args, max(cfg.clip, 1e-3)], **rule)
     assert loss.item() == pytest.approx(expected, rel=1e-4, abs=1e-5)
     assert {k: float(v) for k, v in update.metrics.items()} == pytest.approx(
         dict(zip(METRICS, told, strict=True)), rel=1e-3, abs=1e-5
@@ -372,9 +378,9 @@ def test_recurrent_q_loss_is_the_oracle(fields: dict[str, Any]) -> None:
         cfg.priority_mix,
     )  # fmt: skip
     assert loss.item() == pytest.approx(expected, rel=1e-3)
-    np.testing.assert_allclose(outputs.grad, gradient, rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(present(outputs.grad), gradient, rtol=1e-3, atol=1e-4)
     if cfg.prioritised:
-        np.testing.assert_allclose(update.priorities, priority, rtol=1e-3)
+        np.testing.assert_allclose(present(update.priorities), priority, rtol=1e-3)
     else:
         assert update.priorities is None
     real = valid[cfg.burn_in : -1]
@@ -396,7 +402,7 @@ def test_ppo_tells_means_over_its_minibatches_and_the_first_ones_largest_ratio()
     more = dataclasses.replace(cfg, epochs=7, minibatches=3)
     assert ppo_learner(more).gradient_step.patience == 10 * 7 * 3, "of ten updates"
     values, norms = rng.random((4, 3, len(METRICS))).astype(np.float32), [1.0, None, 3.0, 5.0]  # of three members
-    steps = iter(zip(norms, values, strict=True))
+    steps: Iterator[Any] = iter(zip(norms, values, strict=True))
 
     def step(rows: torch.Tensor) -> Any:
         norm, found = next(steps)

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import config, learning_role, record_batches, run, spy
+from modules import module_of
 
 from shoal import fast
 from shoal.api import MASK, Action, Batch, EnvironmentFailed, EnvSpec, Observation, Tensors, UsageError, observations
@@ -82,7 +83,7 @@ def test_the_loss_of_ppo_is_that_of_a_policy_without_the_forbidden_actions(
     allowed = torch.tensor([True, False, True, True, False])
     outputs = torch.randn(8, 6)
     rest = [torch.randn(8) for _ in range(4)] + [torch.full((8,), 1 / 8)]
-    rule = dict(clip=0.2, value_cost=0.5, entropy_cost=0.3)
+    rule: dict[str, Any] = dict(clip=0.2, value_cost=0.5, entropy_cost=0.3)
     action = torch.tensor([0, 2, 3, 0, 2, 3, 0, 2])
     kept = torch.cat((allowed, torch.ones(1, dtype=torch.bool)))
     few = outputs[:, kept].clone().requires_grad_()
@@ -99,7 +100,7 @@ def test_the_loss_of_ppo_is_that_of_a_policy_without_the_forbidden_actions(
 
 
 # -------------------------------------------------------------------------------------- every system
-CASES = [
+CASES: list[tuple[str, str, str, dict[str, Any]]] = [
     (name, "dict", "discrete", dict(pixel_control=False) if name == "unreal" else {})  # there is nothing to see
     for name in SYSTEMS
     if name not in CONTINUOUS
@@ -166,8 +167,8 @@ def test_targets_are_those_of_the_oracle(double: bool, kind: str) -> None:
     items["action"] = torch.from_numpy(draw_allowed(items[MASK].numpy(), np.random.default_rng(0)))
     cfg: Any = dqn.Config(double=double, td_clip=None, prioritised=True)
     if kind == "quantile":
-        cfg = load("rainbow").Config(double=double, returns="quantile", atoms=1, kappa=0.0, noisy=False)
-    algorithm = (load("rainbow").DistributionalQLearning if kind == "quantile" else QLearning)(cfg, nets)
+        cfg = module_of("rainbow").Config(double=double, returns="quantile", atoms=1, kappa=0.0, noisy=False)
+    algorithm = (module_of("rainbow").DistributionalQLearning if kind == "quantile" else QLearning)(cfg, nets)
     for p in algorithm.target.parameters():
         p.add_(0.3 * torch.randn_like(p))
     with torch.no_grad():
@@ -195,9 +196,9 @@ def test_targets_of_sequences_are_those_of_the_oracle() -> None:
     seen = record_batches(program)
     run(program, 2)
     batch, params = seen[0]
-    nets = load("r2d2").network(cfg)
+    nets = module_of("r2d2").network(cfg)
     nets.load_state_dict(params)
-    algorithm = load("r2d2").RecurrentQLearning(cfg, nets, 0.4)
+    algorithm = module_of("r2d2").RecurrentQLearning(cfg, nets, 0.4)
     _, _, update = differentiate(algorithm, algorithm.prepare(batch))
     items = {k: v[cfg.burn_in :] for k, v in batch.items.items()}
     with torch.no_grad():
@@ -364,7 +365,7 @@ def test_an_info_mask_that_is_missing_wrong_or_unannounced_is_named() -> None:
 # ------------------------------------------------------------------------------------------ policies
 def test_a_policy_is_given_masks_with_its_observations(tmp_path: Path) -> None:
     cfg = config("recurrent-ppo", env=LEGAL, env_kwargs={"where": "info"})
-    policy = Policy(load("recurrent-ppo"), cfg, load("recurrent-ppo").network(cfg).state_dict())
+    policy = Policy(load("recurrent-ppo"), cfg, module_of("recurrent-ppo").network(cfg).state_dict())
     board = np.zeros(3, np.float32)
     for action in range(4):
         assert policy.act(board, greedy=False, action_mask=np.eye(4, dtype=np.int8)[action]) == action + 1
@@ -376,7 +377,7 @@ def test_a_policy_is_given_masks_with_its_observations(tmp_path: Path) -> None:
         policy.act(board, action_mask=np.ones(3))
     policy.reset(2)
     assert policy.act(np.zeros((2, 3), np.float32), action_mask=np.eye(4)[[3, 1]]).tolist() == [4, 2]
-    in_dict = Policy(load("recurrent-ppo"), replace(cfg, env_kwargs={}), load("recurrent-ppo").network(
+    in_dict = Policy(load("recurrent-ppo"), replace(cfg, env_kwargs={}), module_of("recurrent-ppo").network(
         replace(cfg, env_kwargs={})).state_dict())  # fmt: skip
     assert in_dict.act({"board": board, "action_mask": np.array([0, 0, 1, 0])}) == 3
     with pytest.raises(UsageError, match="without action masks"):
@@ -387,10 +388,10 @@ def test_a_policy_is_given_masks_with_its_observations(tmp_path: Path) -> None:
 @pytest.mark.parametrize("system", ["dqn", "recurrent-ppo"])
 def test_an_exported_policy_takes_only_allowed_actions(system: str, tmp_path: Path) -> None:
     cfg = config(system, env=LEGAL)
-    policy = Policy(load(system), cfg, load(system).network(cfg).state_dict())
+    policy = Policy(load(system), cfg, module_of(system).network(cfg).state_dict())
     folder = export(policy, "torchscript", tmp_path / "model")
     assert '"path": [\n        "action_mask"' in (folder / "model.json").read_text()
-    model = torch.jit.load(folder / "model.pt")  # type: ignore[no-untyped-call]
+    model = torch.jit.load(folder / "model.pt")
     names, board, allowed = policy_module(policy).inputs(), torch.randn(50, 3), masks(50, 4)
     action, values = model(*({MASK: allowed, "obs/board": board}[name] for name in names))
     assert bool(allowed[torch.arange(50), action - 1].all())

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from helpers import config, run
+from modules import module_of
 
 from shoal.api import UsageError
 from shoal.settings.config import resolve
@@ -119,7 +120,7 @@ def test_a_user_is_told() -> None:
 
 def shapes(cfg: Any) -> dict[str, tuple[int, ...]]:
     """Of the parameters of the agent's network."""
-    return {name: tuple(value.shape) for name, value in load(cfg.system()).agent(cfg).nets.state_dict().items()}
+    return {name: tuple(value.shape) for name, value in module_of(cfg.system()).agent(cfg).nets.state_dict().items()}
 
 
 @pytest.mark.parametrize("system", SYSTEMS)

@@ -88,7 +88,8 @@ def test_a_step_follows_the_schedule_of_any_optimiser(make: Make) -> None:
 def test_a_learner_goes_on_by_the_saved_averages_of_any_of_torchs_optimisers(name: str) -> None:
     def learner() -> SGDLearner:
         nets = line()
-        return SGDLearner(Squares(nets), OF_TORCH[name](nets.parameters(), lr=0.01))
+        kind: Any = OF_TORCH[name]
+        return SGDLearner(Squares(nets), kind(nets.parameters(), lr=0.01))
 
     whole, half, rest = learner(), learner(), learner()
     for _ in range(2):

@@ -1,5 +1,7 @@
 """Which preset an environment gets that none is filed for: by what it shows and takes."""
 
+from typing import Any
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -14,7 +16,7 @@ from shoal.systems import SYSTEMS, load
 
 PICTURE = gs.Box(0, 255, (40, 40, 3), np.uint8)
 VECTOR = gs.Box(-1, 1, (3,), np.float32)
-MADE = []
+MADE: list[Any] = []
 
 
 class Shown(gym.Env):

@@ -11,7 +11,7 @@ import sys
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
@@ -364,8 +364,11 @@ def wired(channel: Channel, writers: int = 1, readers: int = 1, **reader: Any) -
     return p
 
 
-def replaced(channel: Channel, **fields: Any) -> Channel:
-    return dataclasses.replace(channel, **fields)
+Kind = TypeVar("Kind", Channel, Ratio)
+
+
+def replaced(spec: Kind, **fields: Any) -> Kind:
+    return dataclasses.replace(spec, **fields)
 
 
 def stranger() -> Program:

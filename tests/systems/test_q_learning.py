@@ -12,6 +12,7 @@ import pytest
 import torch
 from drawn import ENV, ROWS, batch
 from helpers import config, run, spy
+from present import present
 from torch.nn import functional as F
 
 from shoal import fast, linear
@@ -44,7 +45,7 @@ def test_loss_and_gradient_are_those_of_autograd(hidden, dueling, double, clip, 
     gradients = [p.grad for p in nets.parameters()]
     assert (joined is None) == (dueling or not fast.ENABLED)  # a perceptron gives its gradient as one vector as well
     if joined is not None:
-        assert torch.equal(joined, torch.cat([g.flatten() for g in gradients]))
+        assert torch.equal(joined, torch.cat([present(g).flatten() for g in gradients]))
     nets.zero_grad()
 
     q = nets({"obs": given.items["obs"]}).gather(1, given.items["action"][:, None])[:, 0]
@@ -55,7 +56,7 @@ def test_loss_and_gradient_are_those_of_autograd(hidden, dueling, double, clip, 
         target = given.items["reward"] + given.items["discount"] * q_next[torch.arange(ROWS), best]
     per_item = 0.5 * (q - target) ** 2 if clip is None else F.huber_loss(q, target, reduction="none", delta=clip)
     if beta:
-        per_item = per_item * importance_weights(given.probs, given.size, beta)
+        per_item = per_item * importance_weights(present(given.probs), given.size, beta)
     loss = per_item.mean() if reduction == "mean" else per_item.sum()
     loss.backward()
     assert value == pytest.approx(loss.item(), rel=1e-5)
@@ -128,8 +129,8 @@ def test_a_team_learns_what_one_learns(env, members, dueling, prioritised, rmspr
         cfg = QLearningConfig(double=dueling, target_period=3, prioritised=prioritised, td_clip=clip)
         algorithm = QLearning(cfg, own, linear(0.4, 1.0) if prioritised else None)
         optimiser = RMSProp(own.parameters(), rate, centred=True) if rmsprop else Adam(own.parameters(), rate, eps=1e-3)
-        rule = dict(max_grad_norm=linear(0.04, 0.001), progress=lambda update: update / 8)
-        return SGDLearner(algorithm, optimiser, **rule, team=team)
+        limit = linear(0.04, 0.001)
+        return SGDLearner(algorithm, optimiser, max_grad_norm=limit, progress=lambda update: update / 8, team=team)
 
     def drawn(seed: int) -> Batch:
         given = batch(seed)

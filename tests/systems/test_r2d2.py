@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import config, record_batches, run, spy
+from present import present
 
 from shoal.api import UsageError
 from shoal.learning.differentiate import differentiate
@@ -39,7 +40,7 @@ def test_the_unroll_from_the_stored_state_reproduces_the_actors_values(core: str
     """r2d2-r2d3 4.6 and 4.7: without lag (a learning rate of 0), the largest values and those of the actions taken are
     the actor's to 1e-5, over burn-in, episode ends and sequences that begin with an episode; and delta Q is 0."""
     cfg = small(env=env, core=core, learning_rate=0.0, torso="mlp", frame_stack=2)
-    program, told = r2d2.program(cfg), {}
+    program, told = r2d2.program(cfg), dict[tuple[float, ...], list[Any]]()
 
     def attach(actor: Any) -> None:
         act = actor.agent.act
@@ -180,7 +181,7 @@ def test_the_loss_by_hand() -> None:
         priorities.append(0.9 * size.max() + 0.1 * size.mean())
     assert ends > 0
     assert float(loss) == pytest.approx(total, rel=1e-3)
-    np.testing.assert_allclose(update.priorities.numpy(), priorities, rtol=2e-3, atol=1e-3)
+    np.testing.assert_allclose(present(update.priorities).numpy(), priorities, rtol=2e-3, atol=1e-3)
 
 
 def test_strategies_differ_in_the_state_they_start_from() -> None:

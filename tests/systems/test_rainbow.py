@@ -10,6 +10,7 @@ import pytest
 import torch
 from drawn import ENV, ROWS, batch
 from helpers import config, record_batches, run
+from present import present
 
 from shoal.api import Batch, UsageError
 from shoal.learning.differentiate import differentiate
@@ -49,7 +50,8 @@ def test_the_clip_of_a_mean_follows_its_schedule() -> None:
     for fraction, factor in ((0.0, 1.0), (1.0, 10.0)):
         learned.at(fraction)
         differentiate(learned, given)
-        bias = learned.nets.head.advantage[0].bias.grad.abs().sum()  # of losses that are all clipped: the clip's mean
+        head: Any = learned.nets.head
+        bias = head.advantage[0].bias.grad.abs().sum()  # of losses that are all clipped: the clip's mean
         assert float(bias) == pytest.approx(factor * float(given.items["weight"].sum()), rel=1e-3)
         learned.nets.zero_grad()
 
@@ -58,7 +60,7 @@ def test_the_clip_of_a_mean_follows_its_schedule() -> None:
 @pytest.mark.parametrize("double", [False, True])
 def test_one_number_without_noise_is_learned_as_dqn_learns_it(clip: float | None, double: bool) -> None:
     """The same loss, gradient and priorities as the DQN family's code; noise whose sigma is 0 changes nothing."""
-    fields = dict(returns="mean", td_clip=clip, double=double)
+    fields: dict[str, Any] = dict(returns="mean", td_clip=clip, double=double)
     noisy = algorithm(sigma=0.0, **fields)
     plain = QNetwork(ENV, hidden=(8,))
     pairs = {"encoder.": "encoder.", "head.linear.": "head.advantage.0."}
@@ -71,7 +73,7 @@ def test_one_number_without_noise_is_learned_as_dqn_learns_it(clip: float | None
 
     copied(noisy.nets, plain)
     other = QLearning(noisy.cfg, plain, 0.4)
-    copied(noisy.target, other.target)  # type: ignore[arg-type]
+    copied(noisy.target, other.target)
     value, _, update = differentiate(noisy, noisy.prepare(batch()))
     expected, _, wanted = differentiate(other, other.prepare(batch()))
     assert float(value) == pytest.approx(float(expected), rel=1e-5)
@@ -208,7 +210,7 @@ def test_a_part_of_a_batch_has_all_of_its_noise() -> None:
             assert p.grad is not None
             total += p.grad
     assert sum(float(part[0]) for part in parts) == pytest.approx(float(value), rel=1e-5)
-    torch.testing.assert_close(torch.cat([part[2].priorities for part in parts]), update.priorities)
+    torch.testing.assert_close(torch.cat([present(part[2].priorities) for part in parts]), update.priorities)
     torch.testing.assert_close(sums, grads, rtol=1e-4, atol=1e-6)
 
 

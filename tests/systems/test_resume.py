@@ -115,7 +115,7 @@ ROWS, CUT, STEPS = 400, 450, 1_000  # steps between two rows, from where a run i
 @contextlib.contextmanager
 def ended_once_trained() -> Iterator[None]:
     """Sends SIGTERM before a sweep of the serial runtime, between two rows, once there was an update."""
-    sweep, sent = serial._Run._sweep, []
+    sweep, sent = serial._Run._sweep, list[Any]()
 
     def sweep_after_signal(run: Any, replicas: Any) -> None:
         if not sent and run.aggregator.updates >= 1 and run.aggregator.steps >= CUT:
@@ -333,9 +333,10 @@ def test_sigterm_ends_with_143_and_a_checkpoint(tmp_path: Path) -> None:
         time.sleep(0.05)
     family = psutil.Process(process.pid).children(recursive=True)
     assert len(family) >= 4, "the processes of both roles, and the one that they are forked from"
-    for each in (*family, process, *family, process):
+    signalled = [*(each.send_signal for each in family), process.send_signal]
+    for send in signalled * 2:
         with contextlib.suppress(psutil.NoSuchProcess):
-            each.send_signal(signal.SIGTERM)
+            send(signal.SIGTERM)
     output, _ = process.communicate(timeout=25)
     assert process.returncode == 143 and f"to go on: shoal resume {shlex.quote(str(run))}" in output, output
     assert "shoal: " not in output and newest(run).steps > 0

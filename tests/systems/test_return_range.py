@@ -14,6 +14,7 @@ import pytest
 import torch
 from gymnasium import spaces as gs
 from helpers import config
+from modules import module_of
 
 from shoal.api import UsageError
 from shoal.cli.main import main
@@ -30,7 +31,8 @@ class Boxed(gym.Env[Any, Any]):
         last: float | None = None, dtype: str = "float32",
     ) -> None:  # fmt: skip
         self.observation_space = gs.Box(-1, 1, (2,))
-        self.action_space = gs.Box(np.atleast_1d(low).astype(dtype), np.atleast_1d(high).astype(dtype), dtype=dtype)
+        lowest, highest = (np.atleast_1d(side).astype(dtype) for side in (low, high))
+        self.action_space = gs.Box(lowest, highest, dtype=np.dtype(dtype).type)
         self.reward, self.last = reward, last
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
@@ -56,7 +58,7 @@ def boxed(system: str, fields: dict[str, Any] | None = None, **kwargs: Any) -> A
 
 @pytest.mark.parametrize("system", ["apex-dpg", "d4pg"])
 @pytest.mark.parametrize("bounds", [dict(high=math.inf), dict(low=-math.inf), dict(low=-math.inf, high=math.inf)])
-def test_an_unbounded_box_is_refused(system: str, bounds: dict[str, float]) -> None:
+def test_an_unbounded_box_is_refused(system: str, bounds: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match=rf"{system} needs a box of actions with all bounds; .*Boxed has Box"):
         load(system).program(boxed(system, **bounds))
 
@@ -70,7 +72,7 @@ def test_bounds_beyond_those_of_float32_are_none() -> None:
 def test_a_critic_does_not_depend_on_an_action_that_cannot_change(system: str) -> None:
     """It sees 0 there, always; what it would say of anything else is noise, which a policy would climb."""
     cfg = boxed(system, low=[-1.0, 0.5], high=[1.0, 0.5])
-    nets = load(system).network(cfg)
+    nets = module_of(system).network(cfg)
     critic = nets.critic
     assert critic is not None
     features, actions = torch.randn(6, nets.encoder.features), torch.randn(6, 2).tanh()
@@ -198,6 +200,6 @@ def test_a_range_of_rewards_is_given_as_a_flag(capsys: pytest.CaptureFixture[str
 
 
 def test_a_flat_critic_of_qt_opt_does_not_depend_on_it_either() -> None:
-    nets = load("qt-opt").network(boxed("qt-opt", dict(hidden=()), low=[-1.0, 0.5], high=[1.0, 0.5]))
+    nets = module_of("qt-opt").network(boxed("qt-opt", dict(hidden=()), low=[-1.0, 0.5], high=[1.0, 0.5]))
     features, actions = torch.randn(6, nets.encoder.features), torch.randn(6, 2).tanh()
     assert torch.equal(nets.critic(features, actions), nets.critic(features, actions * torch.tensor([1.0, -1.0])))

@@ -5,14 +5,16 @@ from __future__ import annotations
 import copy
 import dataclasses
 import math
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
+import oracles
 import pytest
 import torch
 from drawn import batch as drawn
 from helpers import config
-from ops import oracles
+from modules import module_of
+from present import present
 from torch import nn
 
 from shoal import linear
@@ -26,8 +28,9 @@ from shoal.learning.parameter_server import OutlierFilter, RemoteLearner
 from shoal.learning.segment_learner import SegmentLearner
 from shoal.learning.synchronised_learner import MeanGradient
 from shoal.nets.dpg_network import Returns
+from shoal.nets.normaliser import RunningNorm
 from shoal.ops import SGD, clip, excess, global_norm
-from shoal.systems import apex_dpg, es, load
+from shoal.systems import apex_dpg, es
 from shoal.systems.apex_dpg import DPG
 from shoal.systems.async_sarsa import OneStepSarsa
 from shoal.systems.d4pg import INITIAL_SPREAD, Categorical, Mixture, RangeLearner
@@ -150,7 +153,7 @@ def test_a_mean_gradient_is_written_and_taken_in_the_order_of_the_parameters() -
 def q_learning(**fields: Any) -> QLearning:
     cfg = config("dqn", env="Acrobot-v1", hidden=(4,), **CPU, **fields)
     torch.manual_seed(0)
-    return QLearning(cfg, load("dqn").network(cfg), 0.5 if cfg.prioritised else None)
+    return QLearning(cfg, module_of("dqn").network(cfg), 0.5 if cfg.prioritised else None)
 
 
 def moved(algorithm: OffPolicy) -> bool:
@@ -193,8 +196,8 @@ def test_target_moves_a_share_of_the_way_and_takes_whole_numbers_as_they_are() -
     before = {name: tensor.clone() for name, tensor in nets.state_dict().items()}
     with torch.no_grad():
         for p in nets.parameters():
-            p += 1.0
-    nets.count += 7
+            p.add_(1.0)
+    cast(torch.Tensor, nets.count).add_(7)
     algorithm.average_target(0.1)
     target = algorithm.target.state_dict()
     for name in ("weight", "bias"):
@@ -276,7 +279,7 @@ def test_dpg_tells_what_it_finds() -> None:
     told = {k: float(v) for k, v in update.metrics.items()}
     assert told["q_mean"] == pytest.approx((p @ support).mean(), rel=1e-3)
     assert told["td_error"] == pytest.approx(np.abs(error).mean(), rel=1e-3)
-    np.testing.assert_allclose(update.priorities, np.abs(error), rtol=1e-3)
+    np.testing.assert_allclose(present(update.priorities), np.abs(error), rtol=1e-3)
     slope, action = outputs.values.by_action.numpy(), outputs.values.action.detach().numpy()
     assert told["action_gradient"] == pytest.approx(np.abs(slope).mean(), rel=1e-3)
     assert told["saturated"] == pytest.approx((np.abs(action) > 0.99).mean()) and 0.0 < told["saturated"] < 1.0
@@ -327,7 +330,7 @@ def test_a_narrow_range_is_told_with_its_fuller_side(top: float, side: str, capl
 @pytest.mark.parametrize("loss", ["cross-entropy", "squared"])
 def test_loss_of_labels_is_the_formula(loss: Any) -> None:
     cfg = config("qt-opt", env="Pendulum-v1", hidden=(4,), **CPU, loss=loss)
-    algorithm = LabelledQ(cfg, load("qt-opt").network(cfg))
+    algorithm = LabelledQ(cfg, module_of("qt-opt").network(cfg))
     rng = np.random.default_rng(0)
     z, y = rng.normal(size=6), rng.random(6)
     batch = algorithm.prepare(Batch({"target": torch.from_numpy(y)}))
@@ -337,7 +340,7 @@ def test_loss_of_labels_is_the_formula(loss: Any) -> None:
     q = 1 / (1 + np.exp(-z)) if loss == "cross-entropy" else z
     each = -(y * np.log(q) + (1 - y) * np.log(1 - q)) if loss == "cross-entropy" else 0.5 * (z - y) ** 2
     assert found.item() == pytest.approx(each.mean())
-    np.testing.assert_allclose(outputs.grad, (q - y) / 6, rtol=1e-6)
+    np.testing.assert_allclose(present(outputs.grad), (q - y) / 6, rtol=1e-6)
     assert {k: float(v) for k, v in update.metrics.items()} == pytest.approx(
         {"q_mean": q.mean(), "td_error": np.abs(q - y).mean()}
     )
@@ -445,7 +448,7 @@ def gone_on(cfg: Any, learner: EvolutionLearner, table: np.ndarray) -> tuple[Evo
 def test_a_population_of_perceptrons_acts_as_its_networks(activation: Any, hidden: tuple[int, ...]) -> None:
     cfg = config("es", **{**CPU, "hidden": hidden, "activation": activation})
     policy, rng = es.network(cfg), np.random.default_rng(0)
-    policy.norms["obs"].merge(torch.ones(4), torch.full((4,), 4.0), torch.tensor(10))
+    cast(RunningNorm, policy.norms["obs"]).merge(torch.ones(4), torch.full((4,), 4.0), torch.tensor(10))
     for parameter in policy.parameters():
         parameter.data += 0.3 * torch.randn_like(parameter)
     fast, plain = (kind(policy, 3) for kind in (PerceptronPopulation, ModulePopulation))
@@ -571,8 +574,8 @@ def test_gradient_of_a_segment_is_clipped_by_the_schedule_of_the_moment() -> Non
 
 def test_a_learner_of_parts_makes_a_step_of_each() -> None:
     cfg = config("impala", env="CartPole-v1", **CPU, learning_rate=0.0)
-    nets = load("impala").network(cfg)
-    algorithm = load("impala").VTrace(cfg, nets)
+    nets = module_of("impala").network(cfg)
+    algorithm = module_of("impala").VTrace(cfg, nets)
     asked: list[int] = []
     learner = SGDLearner(algorithm, make_optimiser(cfg, nets), parts=2, progress=lambda n: asked.append(n) or 0.0)  # type: ignore[func-returns-value]
     rng = np.random.default_rng(0)
@@ -597,7 +600,7 @@ def test_a_learner_of_parts_makes_a_step_of_each() -> None:
 def test_rewards_are_predicted_from_three_frames() -> None:
     """Jaderberg et al. 2017, section 3.2."""
     cfg = config("unreal", **CPU, screen=36, reward_prediction=True)
-    nets = load("unreal").network(cfg)
+    nets = module_of("unreal").network(cfg)
     layer = next(m for m in nets.reward_prediction.modules() if isinstance(m, nn.Linear))
     assert layer.in_features == 3 * nets.encoder.seen_features
 
@@ -607,7 +610,7 @@ def test_a_value_that_is_learned_is_the_one_that_was_told(separate: bool) -> Non
     """On an encoder of its own, or on the policy's."""
     cfg = config("recurrent-ppo", env="CartPole-v1", **CPU, separate_critic=separate)
     torch.manual_seed(0)
-    nets = load("recurrent-ppo").network(cfg)
+    nets = module_of("recurrent-ppo").network(cfg)
     items = {"obs": torch.randn(5, 3, 4), "first": torch.zeros(5, 3, dtype=torch.bool)}
     policy, value = nets.unroll({"obs": items["obs"]}, items["first"], {})
     found = nets.outputs(items).values
@@ -631,7 +634,7 @@ def test_a_new_categorical_critic_expects_returns_around_zero_where_most_of_its_
     plain, own = nn.Linear(2, 51), nn.Linear(2, 51)
     for start, layer in ((Returns.start, plain), (Categorical.start, own)):
         torch.manual_seed(0)
-        start(critic, layer)  # type: ignore[operator]
+        start(critic, layer)
     expected = np.zeros(51)
     if zero is not None:
         expected = np.maximum(-0.5 * ((atoms - zero) / (2 * (atoms[1] - atoms[0]))) ** 2, -20.0)
@@ -669,7 +672,7 @@ def test_an_updater_goes_on_with_both_networks_its_draws_and_its_demonstrations(
             self.drawn = state["drawn"]
 
     cfg = config("qt-opt", env="Pendulum-v1", hidden=(4,), **CPU)
-    one, other = (Bellman(load("qt-opt").network(cfg), seed, Others()) for seed in (1, 2))  # type: ignore[arg-type]
+    one, other = (Bellman(module_of("qt-opt").network(cfg), seed, Others()) for seed in (1, 2))  # type: ignore[arg-type]
     one.offline.drawn = 7  # type: ignore[union-attr]
     with torch.no_grad():
         for p in one.second.parameters():
@@ -716,7 +719,7 @@ def test_a_state_of_an_earlier_version_says_whether_the_target_was_copied(copies
 def test_sarsa_goes_on_with_the_step_that_it_holds() -> None:
     cfg = config("async-sarsa", env="CartPole-v1", hidden=(4,), **CPU)
     torch.manual_seed(0)
-    nets, rng = load("async-q").network(cfg), np.random.default_rng(0)
+    nets, rng = module_of("async-q").network(cfg), np.random.default_rng(0)
 
     def part() -> Batch:
         items = {"obs": torch.from_numpy(rng.normal(size=(4, 2, 4)).astype(np.float32))}

@@ -171,7 +171,7 @@ def test_a_loss_reads_the_values_of_the_moment() -> None:
     def loss(cfg: Any, fraction: float) -> float:
         algorithm = impala.VTrace(cfg, nets)
         algorithm.at(fraction)
-        return differentiate(algorithm, Batch(items))[0]
+        return differentiate(algorithm, Batch(items))[0].item()
 
     assert loss(cfg, 0.75) == loss(replace(cfg, entropy_cost=linear(0.4, 0).at(0.75), value_cost=1.5), 0.75)
     assert loss(cfg, 0.75) != pytest.approx(loss(cfg, 0.25))

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import config, run, spy
+from modules import module_of
 
 from shoal import linear
 from shoal.api import UsageError
@@ -142,7 +143,7 @@ def network(cfg: Any) -> Any:
     """The network of an environment that shows images."""
     kwargs = {"shows": ("image",), "box": cfg.system() in BOX}
     env = f"{Path(__file__).with_name('shown.py')}:Shown"
-    nets = load(cfg.system()).agent(dataclasses.replace(cfg, env=env, env_kwargs=kwargs, torso="nature")).nets
+    nets = module_of(cfg.system()).agent(dataclasses.replace(cfg, env=env, env_kwargs=kwargs, torso="nature")).nets
     return repr(nets), getattr(nets, "precision", None), {k: v.shape for k, v in nets.state_dict().items()}
 
 

@@ -21,7 +21,7 @@ from shoal.systems import SYSTEMS, load
 
 FILE = Path(__file__).with_name("snapshots.json")
 UPDATES, SEED, RTOL = 20, 7, 1e-3
-CASES = {
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
     **{name: (name, {}) for name in SYSTEMS},
     "dqn, every switch": ("dqn", dict(double=True, dueling=True, n_step=3, prioritised=True)),
     "r2d2, zero state": ("r2d2", dict(start_state="zero", core="gru", dueling=True, rescale=None)),

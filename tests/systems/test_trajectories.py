@@ -7,13 +7,13 @@ import copy
 import numpy as np
 import pytest
 import torch
+from modules import module_of
 
 from shoal.api import Batch, UsageError
 from shoal.envs import EnvOptions, make
 from shoal.learning.actor_critic import boundaries
 from shoal.learning.learner import SGDLearner
 from shoal.ops import Adam, lambda_returns
-from shoal.systems import load
 from shoal.systems.impala import TrajectoryReplay
 
 T = 3
@@ -60,7 +60,7 @@ def test_draws_are_uniform() -> None:
 
 
 def test_the_normaliser_counts_fresh_columns_only() -> None:
-    impala = load("impala")
+    impala = module_of("impala")
     cfg = impala.Config(env="CartPole-v1", hidden=(8,), envs=4, unroll=T, normalise_obs=True, device="cpu")
     nets = impala.network(cfg)
     replay = TrajectoryReplay(20, 2.0, 0)
@@ -106,7 +106,7 @@ def test_a_resumed_memory_draws_the_same() -> None:
 
 
 def test_impala_says_what_its_memory_takes_and_refuses_one_below_a_gradient_step() -> None:
-    impala = load("impala")
+    impala = module_of("impala")
     config = impala.Config(env="CartPole-v1", envs=4, replay=100)
     spec = impala.program(config).channels["trajectories"].spec
     item = sum(np.prod(f.shape) * np.dtype(f.dtype).itemsize for f in spec.values())
@@ -118,7 +118,7 @@ def test_impala_says_what_its_memory_takes_and_refuses_one_below_a_gradient_step
 @pytest.mark.parametrize("life_loss", [False, True])
 def test_frames_kept_once_give_the_stacks_back(life_loss: bool) -> None:
     """On episodes of at most 7 steps that begin anywhere in a trajectory, at its edges too."""
-    impala = load("impala")
+    impala = module_of("impala")
     options = EnvOptions(max_episode_steps=7, life_loss=life_loss)
     env = make("ALE/Breakout-v5", 3, options)
     rng = np.random.default_rng(0)

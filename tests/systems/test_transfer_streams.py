@@ -37,12 +37,16 @@ def watched(device: StandIn) -> list[tuple[str, bool]]:
         yield
         depth[0] -= 1
 
-    def noted(name: str, function: Any) -> Any:
-        return lambda *args, **kwargs: (did.append((name, depth[0] > 0)), function(*args, **kwargs))[1]
+    def with_note(name: str, function: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            did.append((name, depth[0] > 0))
+            return function(*args, **kwargs)
 
-    device.beside = beside  # type: ignore[method-assign,assignment]
+        return call
+
+    device.beside = beside  # type: ignore[method-assign]
     for name in ("mark", "follow", "_copy"):
-        setattr(device, name, noted(name.strip("_"), getattr(device, name)))
+        setattr(device, name, with_note(name.strip("_"), getattr(device, name)))
     return did
 
 

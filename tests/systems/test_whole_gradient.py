@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-from systems.helpers import config, record_batches, run, spy
+from helpers import config, record_batches, run, spy
+from modules import module_of
 from torch import Tensor
 
 from shoal.api import Batch, Context, Tensors, Update, UsageError, observations
@@ -68,8 +69,9 @@ def gradient(algorithm: Algorithm, batch: Batch) -> tuple[float, Tensors]:
     """The loss, and the gradient by each parameter."""
     for p in algorithm.nets.parameters():
         p.grad = None
-    if isinstance(getattr(algorithm, "generator", None), torch.Generator):
-        algorithm.generator.manual_seed(0)
+    generator = getattr(algorithm, "generator", None)
+    if isinstance(generator, torch.Generator):
+        generator.manual_seed(0)
     loss, joined, _ = differentiate(algorithm, batch)
     grads = {k: p.grad.clone() for k, p in algorithm.nets.named_parameters() if p.grad is not None}
     if joined is not None:
@@ -109,7 +111,7 @@ def test_a_term_beside_the_outputs_has_its_gradient(
 
 
 def test_a_loss_of_the_parameters_alone_is_differentiated() -> None:
-    algorithm = Algorithm(load("dqn").network(config("dqn")))
+    algorithm = Algorithm(module_of("dqn").network(config("dqn")))
     algorithm.loss = lambda outputs, batch: (decay(algorithm, batch), Update({}))  # type: ignore[method-assign]
     _, grads = gradient(algorithm, Batch({"obs": torch.zeros(3, 4)}))
     for name, p in algorithm.nets.named_parameters():
@@ -131,14 +133,14 @@ def test_a_loss_of_ones_own_shares_its_gradient_only_if_it_says_that_its_parts_a
         pass
 
     assert QLearning.adds_up and not MeanLoss.adds_up and Saying.adds_up and Inheriting.adds_up
-    cfg, asked = config("dqn", env="toy:catch"), []
+    cfg, asked = config("dqn", env="toy:catch"), list[int]()
     ctx = Context("learner", 0, 1, 0, 0, Recorder(), team=asked.append)
     cfg = replace(cfg, learner_processes=2)
-    learner = descent(cfg, ctx, QLearning(cfg, load("dqn").network(cfg)))
+    learner = descent(cfg, ctx, QLearning(cfg, module_of("dqn").network(cfg)))
     assert asked == [2] and learner.workers is None
     with pytest.raises(UsageError, match=r"learner_processes \(2\) .* MeanLoss"):
-        descent(cfg, ctx, MeanLoss(cfg, load("dqn").network(cfg)))
-    descent(replace(cfg, learner_processes=0), ctx, MeanLoss(cfg, load("dqn").network(cfg)))
+        descent(cfg, ctx, MeanLoss(cfg, module_of("dqn").network(cfg)))
+    descent(replace(cfg, learner_processes=0), ctx, MeanLoss(cfg, module_of("dqn").network(cfg)))
     assert asked == [2]
 
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 import torch
 from helpers import config, learning_role, run, spy
+from noted import noted
 
 from shoal.api import Context, UsageError, spec_nbytes
 from shoal.metering.recorder import Recorder
+from shoal.replay import TableSpec
 from shoal.systems import SYSTEMS, apex_dpg, async_q, dd_ppo, dqn, impala, load, r2d2, recurrent_ppo, unreal
 from shoal.systems.unreal.frame_replay import frame_replay_nbytes
 from shoal.topology.channels import trajectories
@@ -72,7 +74,7 @@ def test_epsilon_of_an_asynchronous_worker() -> None:
 
 def test_final_epsilons_depend_on_the_seed_of_the_worker() -> None:
     cfg = config("async-q", **CPU, envs=64, epsilon_steps=0)
-    drawn = [tuple(async_q.agent(cfg, seed, context()).epsilon(0)) for seed in (1, 1, 2)]
+    drawn = [tuple(np.asarray(async_q.agent(cfg, seed, context()).epsilon(0)).tolist()) for seed in (1, 1, 2)]
     assert drawn[0] == drawn[1] != drawn[2]
     assert set(drawn[0]) == {0.1, 0.01, 0.5}
 
@@ -221,7 +223,9 @@ def test_learners_that_share_follow_the_mean_of_their_gradients(system: str, slo
         "max_grad_norm": None,
     }  # fmt: skip
     fields |= {"learners": 2} if system == "impala" else {"epochs": 1, "minibatches": 1, "sync_frac": 2.0}
-    made, begun, gradients = load(system).program(config(system, **fields)), [], {}
+    made = load(system).program(config(system, **fields))
+    begun: list[torch.Tensor] = []
+    gradients: dict[int, np.ndarray] = {}
 
     def attach(role: Any) -> None:
         gradient = role.learner.gradient
@@ -266,7 +270,8 @@ def test_replay_of_qt_opt_is_cut_in_equal_parts(servers: int, updaters: int, par
     )  # fmt: skip
     made = load("qt-opt").program(cfg)
     transitions, labels = made.channels["transitions"], made.channels["labels"]
-    assert transitions.table.capacity == -(-100 // parts) and transitions.ratio.min_size == -(-50 // parts)
+    assert cast(TableSpec, transitions.table).capacity == -(-100 // parts)
+    assert transitions.ratio.min_size == -(-50 // parts)
     assert (transitions.ratio.samples_per_insert, transitions.ratio.slack) == (2.0, slack)
     assert (labels.ratio.min_size, labels.ratio.samples_per_insert, labels.ratio.slack) == (20, 3.0, 2 * 20 * 3.0)
     free = load("qt-opt").program(dataclasses.replace(cfg, samples_per_insert=0.0))
@@ -285,7 +290,7 @@ def test_parts_of_a_sharded_replay(shards: int) -> None:
     whole, part = (
         load("dqn").program(dataclasses.replace(cfg, replay_shards=n)).channels["transitions"] for n in (1, shards)
     )
-    assert part.table.capacity == -(-100 // shards) and part.ratio.min_size == -(-50 // shards)
+    assert cast(TableSpec, part.table).capacity == -(-100 // shards) and part.ratio.min_size == -(-50 // shards)
     assert part.ratio.samples_per_insert == 6.0 * shards and part.ratio.slack == whole.ratio.slack * shards
 
 
@@ -345,7 +350,7 @@ def test_server_and_its_learners_have_the_settings(
     fields: dict[str, Any], lag: int | None, pieces: int, deviations: float | None
 ) -> None:
     cfg = config("gorila", **CPU, n_fetch=3, n_push=2, **fields)
-    made, servers, learners = load("gorila").program(cfg), [], []
+    made, servers, learners = load("gorila").program(cfg), list[Any](), list[Any]()
     spy(spy(made, "server", servers.append), "learner", learners.append)
     run(made, 1)
     assert {(role.max_lag, role.pieces) for role in servers} == {(lag, pieces)}
@@ -388,7 +393,7 @@ def test_batches_of_a_replay_server_are_read_one_by_one(servers: int) -> None:
 def test_shares_of_a_gradient_of_ppo(fields: dict[str, Any], shares: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """So many steps of vectors a share: 512; with a recurrent core there is one."""
     asked: list[int] = []
-    monkeypatch.setattr(recurrent_ppo.Config, "processes", lambda self, worth: asked.append(worth) or worth)
+    monkeypatch.setattr(recurrent_ppo.Config, "processes", lambda self, worth: noted(asked, worth, worth))
     assert recurrent_ppo.gradient_processes(config("recurrent-ppo", **{**CPU, **fields})) == shares == asked[0]
 
 

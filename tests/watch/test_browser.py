@@ -20,11 +20,12 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 if CHROMIUM is None:
     pytest.skip("no Chromium is installed", allow_module_level=True)
 
+from trainings import SMALL, Training  # noqa: E402
+
 from shoal.records.metric_files import MetricFiles  # noqa: E402
 from shoal.records.run_lock import RunLock  # noqa: E402
 from shoal.watch import server  # noqa: E402
-from tests.faults.trainings import SMALL, Training  # noqa: E402
-from tests.watch.runs import snapshot, write_run  # noqa: E402
+from watch.runs import snapshot, write_run  # noqa: E402
 
 SECRET = "a-token-of-32-characters-or-more"
 BAR = "() => document.querySelector('rect.fill').getAttribute('width')"

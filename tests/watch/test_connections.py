@@ -19,7 +19,7 @@ pytest.importorskip("plotly", reason="needs the extra watch")
 
 from shoal.api import UsageError
 from shoal.watch import connection, server
-from tests.watch.runs import write_run
+from watch.runs import write_run
 
 HOST = "127.0.0.1"
 ASKED = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n"

@@ -6,6 +6,7 @@ import secrets
 from pathlib import Path
 
 import pytest
+from noted import noted
 
 pytest.importorskip("starlette.testclient", reason="needs the extra watch, and httpx2", exc_type=ImportError)
 pytest.importorskip("plotly", reason="needs the extra watch")
@@ -15,7 +16,7 @@ from shoal.api import UsageError
 from shoal.watch import guard, server
 from shoal.watch.catalogue import Catalogue
 from shoal.watch.site import Site
-from tests.watch.runs import write_run
+from watch.runs import write_run
 
 SECRET = "a-token-of-32-characters-or-more"
 PATHS = ["/", "/static/app.js", "/static/plotly.min.js", "/api/runs", "/api/run?run=one", "/api/metrics?run=one",
@@ -56,8 +57,8 @@ def test_the_token_becomes_a_cookie_that_no_script_reads_and_no_address_holds(ru
 
 
 def test_the_token_is_compared_in_constant_time(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    compared = []
-    monkeypatch.setattr(secrets, "compare_digest", lambda a, b: compared.append((a, b)) or a == b)
+    compared: list[tuple[bytes, bytes]] = []
+    monkeypatch.setattr(secrets, "compare_digest", lambda a, b: noted(compared, (a, b), a == b))
     client(runs).get("/api/runs")
     assert compared and all(SECRET.encode() in pair for pair in compared)
 

@@ -7,11 +7,13 @@ import logging
 import math
 from pathlib import Path
 from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
 
 from shoal.api import UsageError
+from shoal.program.picture import RolePicture
 from shoal.watch import series, server
 from shoal.watch.folder import Folder
 from shoal.watch.series import Columns, Table, row_of
@@ -174,7 +176,7 @@ def test_a_picture_tells_rates_in_bytes_and_names_some_of_those_that_are_down() 
     channel = SimpleNamespace(kind="queue", nbytes=2_000_000, name="c", target=None)
     assert moving._figures(channel, run, 0.5, 3.0) == ["50% full", "3.0 items/s, 6.0 MB/s"]  # type: ignore[arg-type]
     assert moving._shares({"a": 0.9, "b": 0.006, "c": 0.004}, 9) == "a 90%, b 1%"
-    role = SimpleNamespace(name="actor", title="t", detail="d")
+    role = cast(RolePicture, SimpleNamespace(name="actor", title="t", detail="d"))
     for down, more in ((19, ""), (20, ""), (21, " and 1 more")):
-        told = dict(moving._role(role, {}, ["dead"] * down))["not at work"]  # type: ignore[arg-type]
+        (told,) = (text for what, text in moving._role(role, {}, ["dead"] * down) if what == "not at work")
         assert told.count("dead") == min(down, 20) and told.endswith("dead" + more)

@@ -6,9 +6,11 @@ import json
 import math
 import xml.etree.ElementTree as ET
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from noted import noted
 
 from shoal.records.metric_files import MetricFiles
 from shoal.records.run_lock import RunLock
@@ -17,7 +19,7 @@ from shoal.watch.catalogue import Catalogue
 from shoal.watch.files import RunFiles
 from shoal.watch.folder import Folder
 from shoal.watch.site import Site
-from tests.watch.runs import snapshot, write_run
+from watch.runs import snapshot, write_run
 
 MARKUP = "<script>alert(1)</script><img src=x onerror=alert(1)>\"'&"
 
@@ -53,13 +55,13 @@ def test_a_run_goes_on_while_its_lock_is_held(
 ) -> None:
     monkeypatch.setattr("shoal.watch.files.FRESH", 0.0)
     path = write_run(tmp_path / "one", ended=ended)
-    lock = RunLock(path) if locked else None
-    try:
-        assert RunFiles(path).state() == expected
-        RunLock(tmp_path).release(), "looking takes no lock that another needs"
-    finally:
-        if lock is not None:
-            lock.release()
+    lock = RunLock(path)
+    if not locked:
+        lock.release()
+    assert RunFiles(path).state() == expected
+    if locked:
+        lock.release()
+    RunLock(path).release()  # looking has taken no lock that another needs
 
 
 def test_the_program_of_a_running_run_shows_fills_rates_phases_and_the_bottleneck(tmp_path: Path) -> None:
@@ -93,7 +95,7 @@ def test_a_picture_moves_between_two_looks_and_keeps_its_layout(tmp_path: Path) 
 
 
 def test_names_that_are_markup_stay_text(tmp_path: Path) -> None:
-    run = RunFiles(write_run(tmp_path / "one", env=MARKUP, **{MARKUP: MARKUP}))
+    run = RunFiles(write_run(tmp_path / "one", env=MARKUP, **dict[str, Any]({MARKUP: MARKUP})))
     facts = json.loads((run.path / "program.json").read_text())
     facts["caption"] = facts["roles"][0]["title"] = facts["channels"][0]["fields"][0] = MARKUP
     (run.path / "program.json").write_text(json.dumps(facts))
@@ -217,8 +219,8 @@ def test_of_a_file_too_large_to_read_lines_at_even_distances_are(
     monkeypatch.setattr(series, "SAMPLES", 100)
     rows, file = 20_000, tmp_path / "t.jsonl"
     made = table(file, rows)
-    taken = []
-    monkeypatch.setattr(made, "_take", lambda line, take=made._take: (taken.append(line), take(line)))
+    taken: list[Any] = []
+    monkeypatch.setattr(made, "_take", lambda line, take=made._take: noted(taken, line, take(line)))
     columns = made.refresh()
     kept = columns.column("row")
     assert len(taken) < rows / 10 and kept[0] == 1 and kept[-1] == rows and not made.damaged

@@ -7,14 +7,15 @@ import hashlib
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import shoal
 from shoal.api import UsageError
 from shoal.watch import report
-from tests.watch.runs import write_run
-from tests.watch.test_page import MARKUP
+from watch.runs import write_run
+from watch.test_page import MARKUP
 
 
 @pytest.fixture(autouse=True)
@@ -45,7 +46,7 @@ def test_a_report_loads_nothing_and_runs_only_its_own_scripts(tmp_path: Path) ->
 
 
 def test_markup_in_a_run_stays_text_in_its_report_and_its_card(tmp_path: Path) -> None:
-    path = write_run(tmp_path / "one", env=MARKUP, **{MARKUP: MARKUP})
+    path = write_run(tmp_path / "one", env=MARKUP, **dict[str, Any]({MARKUP: MARKUP}))
     (path / "logs" / "run.log").write_text(f"2026-01-02 03:04:05,678 WARNING {MARKUP}\n")
     (path / "evaluations.csv").write_text(f"steps,{MARKUP.replace(',', '')}\n1,{MARKUP}\n")
     for text in (report.html([path]), report.card(path)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -361,7 +362,8 @@ def cem(score, noise, elites, floor=0.0):
     iterations, rows, samples, size = noise.shape
     points, scores = np.zeros((rows, size)), np.zeros(rows)
     for b in range(rows):
-        mean, deviation, best = [0.0] * size, [1.0] * size, None
+        mean, deviation = [0.0] * size, [1.0] * size
+        best: Any = None
         for i in range(iterations):
             tried = []
             for n in range(samples):
