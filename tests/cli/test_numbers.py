@@ -20,7 +20,7 @@ from shoal.analysis import profile as profiling
 from shoal.api import UsageError, WiringError
 from shoal.local.runtime import LocalRuntime
 from shoal.planning import command as planning
-from shoal.run import beside, options
+from shoal.run import monitors, options
 from shoal.run.options import LIMITS
 from shoal.runtime import memory
 from shoal.serial.runtime import SerialRuntime
@@ -128,7 +128,7 @@ def tables() -> dict[str, dict[str, Any]]:
     """The types of all flags that are a command's own, wherever in ``shoal.cli`` or beside it they are."""
     modules = [importlib.import_module(f"shoal.cli.{m.name}") for m in pkgutil.iter_modules(cli.__path__)]
     found: dict[str, dict[str, Any]] = {"LIMITS": {k.replace("_", "-"): v for k, v in LIMITS.items()}}
-    for module in [*modules, planning, options, beside, profiling]:
+    for module in [*modules, planning, options, monitors, profiling]:
         for name, value in vars(module).items():
             if "FLAGS" in name and isinstance(value, dict):
                 several = {f".{k}": v for k, v in value.items() if isinstance(v, dict)} or {"": value}

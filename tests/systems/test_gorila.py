@@ -162,6 +162,8 @@ class Ends:
     def ready(self) -> bool:
         return True
 
+    poll = ready
+
     def get(self) -> Batch:
         version, value = self.left.pop(0)
         return Batch({"gradient": torch.full((1,), value)}, versions=(version,))
