@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from shoal.errors import UsageError
-from shoal.settings import entries
+from shoal.settings import entries, short_flags
 from shoal.settings.nearest import did_you_mean, nearest
 from shoal.settings.other_names import NOT_NEEDED, in_python
 from shoal.settings.ranges import MAX_VALUES, Range, number
@@ -23,11 +23,16 @@ from shoal.untrusted import brief, excerpt
 from shoal.words import counted
 
 Groups = list[tuple[str, list[str]]]  # flags, each with the words after it
+SHORT = re.compile("-[A-Za-z]")  # a flag of a single letter, which no command has
 REPLACED_FLAGS = {"anneal": "learning_rate", "anneal_clip": "clip"}  # settings that are now values of others
 
 
 def unknown(what: str, name: str, names: Sequence[str], of: str = "") -> UsageError:
     """The error for a name that does not exist, with the nearest one that does."""
+    if what == "flag" and (letter := re.fullmatch("[-_]([A-Za-z])", name)):
+        return UsageError(
+            f"unknown flag '-{letter[1]}'{f' of {of}' if of else ''}{short_flags.meaning(letter[1], names)}"
+        )
     show = flag_name if what == "flag" else str
     now = REPLACED_FLAGS.get(name.replace("-", "_").removeprefix("no_"))
     if now is not None and now in names:
@@ -108,6 +113,8 @@ def coerce(hint: Any, value: Any) -> Any:
                     reason = error if error.args else reason
         raise reason
     if origin is tuple:
+        if isinstance(value, (int, float, str)) and args[-1] is ...:
+            value = (value,)  # one for several
         if not isinstance(value, (list, tuple)):
             raise ValueError
         if len(value) > MAX_VALUES:
@@ -280,8 +287,8 @@ def split(args: list[str]) -> Groups:
                     f"{flag} is given twice" if flag == other else f"{other} and {flag} exclude each other"
                 )
             given[name] = flag
-        elif re.fullmatch("-[A-Za-z]", word):
-            raise UsageError(f"unknown flag '{word}': flags are whole words after two dashes, such as --env or --steps")
+        elif SHORT.fullmatch(word):
+            groups.append((word, []))  # no flag, as ``unknown`` says with the names that there are
         elif groups:
             groups[-1][1].append(word)
         else:

@@ -6,30 +6,34 @@ import re
 from collections.abc import Container, Mapping
 
 SETTINGS: dict[str, tuple[str, ...]] = {  # field or option -> names in SB3, CleanRL, RLlib, Tianshou, Sample Factory
-    "steps": ("train_for_agent_steps",
-        "total_timesteps", "total_steps", "num_timesteps", "n_timesteps", "timesteps", "max_timesteps", "max_steps",
-        "total_env_steps", "num_env_steps", "train_for_env_steps", "stop_timesteps", "total_frames",
+    "steps": (
+        "train_for_agent_steps", "total_timesteps", "total_steps", "num_timesteps", "n_timesteps", "timesteps",
+        "max_timesteps", "max_steps", "total_env_steps", "num_env_steps", "train_for_env_steps", "stop_timesteps",
+        "total_frames",
     ),
-    "actors": ("n_jobs", "max_num_workers",
-        "num_workers", "n_workers", "workers", "num_actors", "n_actors", "num_env_runners", "num_rollout_workers",
-        "num_processes", "num_cpus",
+    "actors": (
+        "n_jobs", "max_num_workers", "num_workers", "n_workers", "workers", "num_actors", "n_actors", "num_env_runners",
+        "num_rollout_workers", "num_processes", "num_cpus",
     ),
-    "envs": ("num_envs_per_actor", "n_envs_per_actor", "env_num",
-        "num_envs", "n_envs", "num_envs_per_worker", "num_envs_per_env_runner", "envs_per_worker", "training_num",
+    "envs": (
+        "num_envs_per_actor", "n_envs_per_actor", "env_num", "num_envs", "n_envs", "num_envs_per_worker",
+        "num_envs_per_env_runner", "envs_per_worker", "training_num",
     ),
     "env_kwargs": ("env_config", "env_args", "env_params", "env_kwarg"),
     "env": ("env_id", "env_name", "environment", "game", "task"),
     "n_step": ("n_steps", "nsteps", "nstep", "n_step_return", "multi_step", "estimation_step"),
-    "unroll": ("recurrence", "seq_len", "max_seq_len", "bptt_length",
-        "n_steps", "num_steps", "nsteps", "rollout", "rollout_length", "rollout_fragment_length", "horizon",
-        "unroll_length", "trajectory_length", "step_per_collect",
+    "unroll": (
+        "recurrence", "seq_len", "max_seq_len", "bptt_length", "n_steps", "num_steps", "nsteps", "rollout",
+        "rollout_length", "rollout_fragment_length", "horizon", "unroll_length", "trajectory_length",
+        "step_per_collect",
     ),
-    "replay": ("buffer", "memory",
-        "buffer_size", "replay_size", "replay_buffer_size", "replay_capacity", "buffer_capacity", "memory_size",
+    "replay": (
+        "buffer", "memory", "buffer_size", "replay_size", "replay_buffer_size", "replay_capacity", "buffer_capacity",
+        "memory_size",
     ),
-    "min_replay": ("replay_start_size", "warmup", "train_start", "burn_in_steps",
-        "learning_starts", "start_timesteps", "warmup_steps", "start_steps", "min_replay_size",
-        "num_steps_sampled_before_learning_starts",
+    "min_replay": (
+        "replay_start_size", "warmup", "train_start", "burn_in_steps", "learning_starts", "start_timesteps",
+        "warmup_steps", "start_steps", "min_replay_size", "num_steps_sampled_before_learning_starts",
     ),
     "batch": ("batch_size", "train_batch_size", "train_batch_size_per_learner"),
     "minibatches": (
@@ -46,24 +50,23 @@ SETTINGS: dict[str, tuple[str, ...]] = {  # field or option -> names in SB3, Cle
     "value_cost": ("vf_coef", "vf_loss_coeff", "value_coef", "value_loss_coef", "value_loss_coeff", "baseline_cost"),
     "max_grad_norm": ("grad_clip", "clip_grad", "clip_grad_norm", "gradient_clip", "grad_norm"),
     "learning_rate": (
-        "lr_scheduler", "learning_rate_schedule", "lr", "lr_schedule", "anneal_lr", "step_size", "q_lr",
-        "critic_lr",
+        "lr_scheduler", "learning_rate_schedule", "lr", "lr_schedule", "anneal_lr", "step_size", "q_lr", "critic_lr",
     ),
     "optimiser": ("optimizer",),
     "optimiser_eps": ("adam_eps", "adam_epsilon", "optimizer_eps", "eps"),
     "gamma": ("discount", "discount_factor"),
-    "target_period": ("target_network_update", "update_target_every", "target_update",
-        "target_update_interval", "target_network_frequency", "target_network_update_freq", "target_update_freq",
-        "target_update_period", "tau",
+    "target_period": (
+        "target_network_update", "update_target_every", "target_update", "target_update_interval",
+        "target_network_frequency", "target_network_update_freq", "target_update_freq", "target_update_period", "tau",
     ),
     "polyak": ("tau",),
-    "samples_per_insert": ("update_every", "update_freq", "utd_ratio", "updates_per_step",
-        "train_freq", "train_frequency", "gradient_steps", "training_intensity", "update_per_step",
-        "policy_frequency",
+    "samples_per_insert": (
+        "update_every", "update_freq", "utd_ratio", "updates_per_step", "train_freq", "train_frequency",
+        "gradient_steps", "training_intensity", "update_per_step", "policy_frequency",
     ),
     "epsilon_start": (
-        "eps_max", "max_epsilon", "max_eps", "eps_train", "exploration_initial_eps", "start_e",
-        "initial_epsilon", "eps_start",
+        "eps_max", "max_epsilon", "max_eps", "eps_train", "exploration_initial_eps", "start_e", "initial_epsilon",
+        "eps_start",
     ),
     "epsilon_end": (
         "eps_min", "min_epsilon", "min_eps", "exploration_final_eps", "end_e", "final_epsilon", "eps_end",
@@ -95,17 +98,17 @@ SETTINGS: dict[str, tuple[str, ...]] = {  # field or option -> names in SB3, Cle
     "frame_skip": ("frameskip", "action_repeat", "env_frameskip"),
     "learners": ("num_learners", "num_gpus_per_learner"),
     "device": ("gpus", "cpu", "cuda", "gpu", "use_cuda", "use_gpu", "num_gpus"),
-    "run_dir": ("checkpoint_dir", "tag", "name",
-        "log_dir", "logdir", "log_path", "tensorboard_log", "output_dir", "save_dir", "save_path", "local_dir",
-        "storage_path", "train_dir", "exp_name", "experiment", "run_name",
+    "run_dir": (
+        "checkpoint_dir", "tag", "name", "log_dir", "logdir", "log_path", "tensorboard_log", "output_dir", "save_dir",
+        "save_path", "local_dir", "storage_path", "train_dir", "exp_name", "experiment", "run_name",
     ),
     "eval_every": ("eval_freq", "eval_frequency", "evaluation_interval", "eval_interval"),
     "eval_episodes": ("test_num", "eval_num_episodes", "n_eval_episodes", "evaluation_duration", "num_eval_episodes"),
     "eval_video": ("capture_video", "save_video", "record_video"),
     "checkpoint_every": ("save_freq", "save_interval", "checkpoint_frequency", "checkpoint_freq", "save_every_sec"),
-    "init_from": ("load_run",
-        "resume_path", "warm_start", "load_checkpoint", "load_checkpoint_path",
-        "trained_agent", "load_path", "load_model", "pretrained", "restore", "from_checkpoint",
+    "init_from": (
+        "load_run", "resume_path", "warm_start", "load_checkpoint", "load_checkpoint_path", "trained_agent",
+        "load_path", "load_model", "pretrained", "restore", "from_checkpoint",
     ),
     "log_args": (
         "project_name", "wandb_name", "wandb_entity", "wandb_project", "wandb_project_name", "wandb_group",

@@ -82,6 +82,12 @@ def is_known(name: str) -> bool:
     return name.lower() in SYSTEMS or name.lower() in ALIASES
 
 
+def taken_for(what: str, name: str) -> str:
+    """Return the end of a sentence about a name, given for a run or a policy (``what``), that is that of a system."""
+    where = "a directory: `shoal runs` lists them" if what == "run" else "a file, or in the directory of its run"
+    return f" (this is a system, and a {what} is {where})" if is_known(name) else ""
+
+
 def require(name: str) -> None:
     """Raise UsageError, with the nearest valid name, unless there is a system, a module or a file of this name. Imports
     neither it nor torch."""

@@ -61,6 +61,7 @@ def test_a_call_that_may_mean_two_things_stays_a_type_error(
         (("dqn", "CartPole-v1"), {"n_eval_envs": 3}, ": eval_every=... adds one evaluator"),
         (("dqn", "CartPole-v1"), {"callback": print}, "unknown setting 'callback' of dqn: observers=f calls f"),
         (("no_such_module", "dqn-like"), {}, "unknown system 'no_such_module'"),
+        (("dqn", "PPO"), {}, "expects an environment, found 'PPO', which is a system: shoal.train('dqn', env=...)"),
     ],
 )
 def test_a_name_is_answered_in_python_as_in_the_shell(args: tuple[Any, ...], kwargs: dict[str, Any], told: str) -> None:
@@ -71,3 +72,24 @@ def test_a_name_is_answered_in_python_as_in_the_shell(args: tuple[Any, ...], kwa
 
 def test_what_only_python_has_is_said_to_be_so_in_the_shell() -> None:
     assert ": in Python, observers=f" in str(unknown("flag", "callback", []))
+
+
+@pytest.mark.parametrize(
+    ("function", "args", "told"),
+    [
+        ("resume", (), "shoal.resume needs path, as in shoal.resume('runs/NAME', steps="),
+        ("resume", ("r", 1000), "shoal.resume takes 1 argument without a name, found 2, as in"),
+        ("load", (), "shoal.load needs file, as in shoal.load('runs/NAME')"),
+        ("evaluate", (), "shoal.evaluate needs run, as in"),
+        ("pbt", (), "shoal.pbt needs objective, space, steps and interval, as in"),
+        ("load", ("ppo",), "no such file: 'ppo' (this is a system, and a policy is a file, or in the directory of"),
+        ("resume", ("PPO",), "no such run directory: 'PPO' (this is a system, and a run is a directory"),
+        ("evaluate", ("dqn",), "no such run directory: 'dqn' (this is a system"),
+    ],
+)
+def test_a_call_without_its_arguments_is_answered_with_a_right_one(
+    function: str, args: tuple[Any, ...], told: str
+) -> None:
+    with pytest.raises(UsageError) as refused:
+        getattr(shoal, function)(*args)
+    assert told in str(refused.value)

@@ -182,6 +182,16 @@ def test_every_default_and_preset_is_in_its_range(name: str) -> None:
             assert coerce(hints[field], value) == value, field
 
 
+def test_one_value_serves_a_setting_of_several() -> None:
+    hint = ranged(systems.load("dqn").Config)["hidden"]
+    assert coerce(hint, 64) == (64,) == coerce(hint, [64])
+    for wrong in (0, 6.5, True, "many", None):
+        with pytest.raises(ValueError):
+            coerce(hint, wrong)
+    with pytest.raises(ValueError):
+        coerce(tuple[int, int], 64)  # a pair is two
+
+
 def test_nearest_name() -> None:
     names = ["env", "learning_rate", "max_grad_norm", "unroll"]
     wrong = ["lr", "rate", "learning-rte", "max_grad", "unrol", "environment"]

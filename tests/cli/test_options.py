@@ -356,7 +356,7 @@ def test_the_environment_may_be_the_second_argument(tmp_path: Path) -> None:
      ("--vec_env dummy", "--envs, --actors"), ("--save-model", "always saves its policy"),
      ("--n-trials 9", "shoal tune"), ("--step-per-epoch 9", "--steps, --seconds or --until-return"),
      ("--train-for-seconds 9", "did you mean '--seconds'?"), ("--reward-threshold 9", "did you mean '--until-return'?"),
-     ("-n 1000", "unknown flag '-n': flags are whole words"),
+     ("-n 1000", "unknown flag '-n' of recurrent-ppo: flags are whole words"),
      ("--env-config {}", "did you mean '--env-kwargs'?"), ("--wandb-entity me", "did you mean '--log-args'?")],
 )  # fmt: skip
 def test_a_setting_that_is_not_needed_here_is_answered_with_why(
