@@ -85,12 +85,14 @@ def environments(args: list[str]) -> int:
         own = _of_package(module) if package in {*packages(package)} - {*PACKAGES} else []
         others = [] if own else [name for name in modules_with(word) if name not in PACKAGES]
     for env in own or sorted(_installed(), key=str.lower):
-        if own or word in env.lower():
+        if own or word in env.lower() or word == env_kind(env):
             kinds = preset_kinds(env)
             serves = [name for name, known in presets.items() if any(kind in known for kind in kinds)]
             rows.append((env, env_kind(env) or "", serves))
     if not rows and not others:
-        raise UsageError(f"no environment that is installed has '{word}' in its name (`shoal envs` lists all)")
+        raise UsageError(
+            f"no environment that is installed has '{word}' in its name or as its kind (`shoal envs` lists all)"
+        )
     if as_json:
         print(json.dumps([{"env": env, "kind": kind, "presets": serves} for env, kind, serves in rows], indent=1))
         return 0

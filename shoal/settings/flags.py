@@ -13,48 +13,22 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from shoal.errors import UsageError
-from shoal.settings import entries, short_flags
-from shoal.settings.nearest import did_you_mean, nearest
-from shoal.settings.other_names import NOT_NEEDED, in_python
+from shoal.settings import entries
+from shoal.settings.nearest import nearest
 from shoal.settings.ranges import MAX_VALUES, Range, number
 from shoal.settings.schedule import SCHEDULED, Linear, is_schedule, read
+from shoal.settings.unknown import flag_name as flag_name, unknown as unknown
 from shoal.types import Values
 from shoal.untrusted import brief, excerpt
 from shoal.words import counted
 
 Groups = list[tuple[str, list[str]]]  # flags, each with the words after it
 SHORT = re.compile("-[A-Za-z]")  # a flag of a single letter, which no command has
-REPLACED_FLAGS = {"anneal": "learning_rate", "anneal_clip": "clip"}  # settings that are now values of others
-
-
-def unknown(what: str, name: str, names: Sequence[str], of: str = "") -> UsageError:
-    """The error for a name that does not exist, with the nearest one that does."""
-    if what == "flag" and (letter := re.fullmatch("[-_]([A-Za-z])", name)):
-        return UsageError(
-            f"unknown flag '-{letter[1]}'{f' of {of}' if of else ''}{short_flags.meaning(letter[1], names)}"
-        )
-    show = flag_name if what == "flag" else str
-    now = REPLACED_FLAGS.get(name.replace("-", "_").removeprefix("no_"))
-    if now is not None and now in names:
-        return UsageError(
-            f"there is no '{show(name)}' any more: {show(now)} may be a schedule, as in "
-            f"{show(now)} 'linear(0.001, 0)', and is constant otherwise"
-        )
-    if what in ("flag", "setting") and (told := NOT_NEEDED.get(name.replace("-", "_"))):
-        told = told if what == "flag" else in_python(told)
-        return UsageError(f"unknown {what} '{show(name)}'{f' of {of}' if of else ''}: {told}")
-    hint = did_you_mean(name, names, show)
-    return UsageError(f"unknown {what} '{excerpt(show(name))}'" + (f" of {of}" if of else "") + hint)
 
 
 def short_name(system: str) -> str:
     """A system's name without its directory."""
     return system.replace("\\", "/").rpartition("/")[2].removesuffix(".py")
-
-
-def flag_name(field: str) -> str:
-    """``learning_rate`` -> ``--learning-rate``."""
-    return "--" + field.replace("_", "-")
 
 
 def field_name(flag: str) -> str:
@@ -100,6 +74,8 @@ def coerce(hint: Any, value: Any) -> Any:
     if origin is Literal:
         if value in args and not (isinstance(value, bool) and not any(a is value for a in args)):
             return value
+        if isinstance(value, str) and (same := [arm for arm in args if str(arm).lower() == value.lower()]):
+            return same[0]  # Tanh for tanh
         raise ValueError
     if origin in (Union, types.UnionType):
         if type(None) in args and (value is None or (isinstance(value, str) and value.lower() in ("none", "null"))):
@@ -333,7 +309,8 @@ def options(groups: Groups, own: Mapping[str, Any], command: str) -> Values:
         except ValueError as error:
             expected = "no value" if hint is bool else "one or more names" if hint is list else describe(hint)
             found = " ".join(words) or "nothing"
-            raise UsageError(f"{flag} expects {expected}, found {excerpt(found)}{_reason(error)}") from None
+            several = ": --seeds takes several" if key == "seed" and "seeds" in own and len(listed(words)) > 1 else ""
+            raise UsageError(f"{flag} expects {expected}, found {excerpt(found)}{_reason(error)}{several}") from None
     return out
 
 

@@ -83,7 +83,10 @@ def is_known(name: str) -> bool:
 
 
 def taken_for(what: str, name: str) -> str:
-    """Return the end of a sentence about a name, given for a run or a policy (``what``), that is that of a system."""
+    """Return the end of a sentence about a name, given for a run or a policy (``what``), that is that of a system or
+    of another library's file; else ""."""
+    if name.endswith((".zip", ".pth", ".pkl", ".ckpt", ".h5")):
+        return " (models of other libraries are not read here)"
     where = "a directory: `shoal runs` lists them" if what == "run" else "a file, or in the directory of its run"
     return f" (this is a system, and a {what} is {where})" if is_known(name) else ""
 

@@ -16,7 +16,7 @@ from shoal.records.param_files import load_params
 from shoal.settings import yaml_text
 from shoal.settings.config import default_values, read_file, resolve
 from shoal.settings.field_docs import field_docs
-from shoal.settings.flags import coerce, describe, parse_flags, ranged, split
+from shoal.settings.flags import coerce, describe, expect, parse_flags, ranged, split
 from shoal.settings.kinds import env_kind
 from shoal.settings.nearest import nearest
 from shoal.settings.ranges import Count, Positive
@@ -186,10 +186,21 @@ def test_one_value_serves_a_setting_of_several() -> None:
     hint = ranged(systems.load("dqn").Config)["hidden"]
     assert coerce(hint, 64) == (64,) == coerce(hint, [64])
     for wrong in (0, 6.5, True, "many", None):
-        with pytest.raises(ValueError):
-            coerce(hint, wrong)
-    with pytest.raises(ValueError):
-        coerce(tuple[int, int], 64)  # a pair is two
+        with pytest.raises(UsageError, match="it expects integers of at least 1, found"):
+            expect(hint, wrong, "it")
+    with pytest.raises(UsageError, match="it expects 2 values, found 64"):
+        expect(tuple[int, int], 64, "it")
+
+
+def test_a_word_of_several_may_have_large_letters() -> None:
+    hint = ranged(systems.load("impala").Config)["activation"]
+    assert (
+        coerce(hint, "Tanh")
+        == "tanh"
+        == parse_flags(systems.load("impala").Config, [("--activation", ["TANH"])], "")["activation"]
+    )
+    with pytest.raises(UsageError, match=r"one of tanh, relu, found 'nn\.Tanh'"):
+        expect(hint, "nn.Tanh", "it")
 
 
 def test_nearest_name() -> None:
