@@ -113,17 +113,24 @@ def _of_package(module: str) -> list[str]:
     from shoal.envs.installed import parallel_games, registering_modules
     from shoal.envs.unknown import ids_of
 
-    if games := parallel_games(module.partition(".")[0]):
-        return games
+    games = parallel_games(module.partition(".")[0])
     before = {*gymnasium.registry}
     for name in (module, *registering_modules(module.partition(".")[0])):
-        register = getattr(own_code.by_name(name, f"package '{name}'"), "register_envs", None)
+        try:
+            register = getattr(own_code.by_name(name, f"package '{name}'"), "register_envs", None)
+        except UsageError:
+            if games:
+                continue
+            raise
         if not ids_of(module) and callable(register):
             with own_code.failing(f"package '{name}' cannot register its environments"):
                 register()
         if ids := {*ids_of(module), *gymnasium.registry} - before or {*ids_of(module)}:
-            return [f"{name}:{id}" for id in sorted(ids, key=str.lower)]
-    raise UsageError(f"package '{module}' registers no environment with Gymnasium when it is imported")
+            return [*games, *(f"{name}:{id}" for id in sorted(ids, key=str.lower))]
+    if games:
+        return games
+    way = f"a class or a function of it that makes one is named as --env {module}:NAME"
+    raise UsageError(f"package '{module}' registers no environment with Gymnasium when it is imported; {way}")
 
 
 def _installed() -> Iterator[str]:
