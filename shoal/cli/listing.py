@@ -97,8 +97,15 @@ def environments(args: list[str]) -> int:
         print(json.dumps([{"env": env, "kind": kind, "presets": serves} for env, kind, serves in rows], indent=1))
         return 0
     wide = max((len(env) for env, *_ in rows), default=0) + 2
+    width = max(wide + 40, shutil.get_terminal_size((OFF_TERMINAL, 0)).columns)
     for env, kind, serves in rows:
-        print(f"{env:<{wide}}{kind:<12}{' '.join(serves)}".rstrip())
+        for line in textwrap.wrap(
+            f"{env:<{wide}}{kind:<12}{' '.join(serves)}",
+            width,
+            subsequent_indent=" " * (wide + 12),
+            break_on_hyphens=False,
+        ):
+            print(line)
     if others:
         print(f"{'more' if rows else 'they'} may be in packages that `shoal envs PACKAGE` imports: {', '.join(others)}")
     return 0
