@@ -14,7 +14,7 @@ from shoal.api import UsageError
 from shoal.envs import looking
 from shoal.own_code import absolute
 from shoal.own_settings import own_settings
-from shoal.paths import fixed, shown
+from shoal.paths import fixed, require_path, shown
 from shoal.records.checkpoint import FOLDER
 from shoal.records.damage import read_json, reading
 from shoal.run import changes, ranks
@@ -87,6 +87,7 @@ def resume(
 
     Raises UsageError for a setting that changes the shape of something that was saved.
     """
+    require_path(path, "shoal.resume")
     options, fields = RunOptions.divide({n: v for n, v in settings.items() if v is not None or n not in RESUMABLE})
     changes.refuse_options((name for name in options if name not in RESUMABLE), flags=False)
     options = {name: expect(ranged(RunOptions)[name], value, f"'{name}'") for name, value in options.items()}

@@ -18,7 +18,7 @@ import numpy as np
 from shoal import own_code
 from shoal.api import Tensors, UsageError
 from shoal.envs import given, is_given, require_again
-from shoal.paths import fixed, shown
+from shoal.paths import fixed, require_path, shown
 from shoal.policy import Policy
 from shoal.records.damage import read_json, reading
 from shoal.records.evaluation_files import BEST
@@ -173,6 +173,8 @@ class Run:
         """
         from shoal import systems
 
+        if isinstance(seed, str):
+            raise UsageError(f"run.policy takes the seed first, found {seed!r}: run.policy(which={seed!r})")
         if which not in ("last", "best"):
             raise unknown("value", which, ("last", "best"), "which")
         path = self.path if which == "last" else self.path / BEST
@@ -298,6 +300,7 @@ def load(file: str | os.PathLike[str], seed: int = 0, *, trust: bool = False, en
     """
     from shoal import systems
 
+    require_path(file, "shoal.load")
     if not is_saved(file) and Path(file).is_dir():
         return Run.open(file, trust=trust).policy(seed, trust=trust, env=env)
     facts, file = _saved_facts(file), fixed(located(file))

@@ -89,6 +89,7 @@ def coerce(hint: Any, value: Any) -> Any:
                     reason = error if error.args else reason
         raise reason
     if origin is tuple:
+        value = value.tolist() if hasattr(value, "tolist") else value  # of NumPy
         if isinstance(value, (int, float, str)) and args[-1] is ...:
             value = (value,)  # one for several
         if not isinstance(value, (list, tuple)):
@@ -142,7 +143,7 @@ def expect(hint: Any, value: Any, subject: str) -> Any:
         return coerce(hint, value)
     except ValueError as error:
         wanted = describe(hint)
-        if is_schedule(value):
+        if is_schedule(value) or (scheduled(hint) and (callable(value) or isinstance(value, str))):
             wanted += " or linear(a, b) of two such" if scheduled(hint) else ", the same for the whole run"
         raise UsageError(f"{subject} expects {wanted}, found {brief(value)}{_reason(error)}") from None
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 from shoal import own_code
 from shoal.errors import UsageError
 from shoal.settings.nearest import nearest, split_words
-from shoal.settings.other_names import ALIASES, ELSEWHERE
+from shoal.settings.other_names import ALIASES, ELSEWHERE, instead
 from shoal.types import Values
 
 if TYPE_CHECKING:  # a name is refused before torch is imported
@@ -100,9 +100,9 @@ def require(name: str) -> None:
             raise UsageError(f"no such system file: '{name}'")
     elif name not in SYSTEMS and not _is_module(name):
         meant = _meant(name)
-        if (instead := ELSEWHERE.get(meant, "")) and instead not in SYSTEMS:
-            raise UsageError(f"there is no system '{name}': {instead} (`shoal systems` lists all)")
-        near = instead or ALIASES.get(meant, meant)
+        if (serves := ELSEWHERE.get(meant, "")) and serves not in SYSTEMS:
+            raise UsageError(f"there is no system '{name}': {serves} (`shoal systems` lists all)")
+        near = serves or ALIASES.get(meant, meant)
         hint = f"; did you mean '{near}'?" if near else ""
         raise UsageError(f"unknown system '{name}'{hint} (`shoal systems` lists all)")
 
@@ -165,6 +165,22 @@ class _Systems(types.ModuleType):
     def __call__(self) -> dict[str, str]:
         """Return every system by its name, with what it is in one sentence."""
         return described()
+
+    if not TYPE_CHECKING:  # which sees the files
+
+        def __getattr__(self, name: str) -> types.ModuleType:
+            """Return the module of a system, which is imported when it is first asked for."""
+            system = name.replace("_", "-")
+            if (module := SYSTEMS.get(ALIASES.get(system, system))) is None:
+                raise AttributeError(f"module 'shoal.systems' has no attribute '{name}'{_system_meant(name)}")
+            return importlib.import_module(module)
+
+
+def _system_meant(name: str) -> str:
+    """Return the attribute that a wrong one stands for as the end of a sentence, or ""."""
+    meant = "" if name.startswith("_") else _meant(name)
+    meant = ALIASES.get(meant, meant)
+    return f"; did you mean '{meant.replace('-', '_')}'?" if meant in SYSTEMS else instead(ELSEWHERE, meant)
 
 
 sys.modules[__name__].__class__ = _Systems
