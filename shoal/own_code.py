@@ -145,6 +145,12 @@ def attribute(source: str, what: str) -> Any:
         return getattr(found, name)
 
 
+MISSING = {  # modules that packages of others import without asking for them -> how they are had
+    "gym": "; it was written for gym, which Gymnasium has replaced: pip install gym 'shimmy[gym-v21]'",
+    "pkg_resources": "; pip install 'setuptools<81' brings it",
+}
+
+
 @contextmanager
 def failing(what: str) -> Iterator[None]:
     """Whatever is raised here is a UsageError that begins with ``what``, and says where in the user's code it was
@@ -155,7 +161,9 @@ def failing(what: str) -> Iterator[None]:
         raise
     except (Exception, SystemExit) as error:  # whatever a user's module raises
         said = str(error) if isinstance(error, (ImportError, AttributeError)) else f"{type(error).__name__}: {error}"
-        raise UsageError(f"{what}: {said}{place(error)}") from error
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        way = MISSING.get(missing or "", "") if (at := place(error)) else ""
+        raise UsageError(f"{what}: {said}{at}{way}") from error
 
 
 def told(error: BaseException) -> str:

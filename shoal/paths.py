@@ -38,6 +38,12 @@ def fixed(path: str | os.PathLike[str]) -> Path:
     return Path(working_directory(), path)
 
 
+def require_path(path: object, function: str) -> None:
+    """Raise UsageError unless ``path`` is one, or a run, which has one: of ``function``'s first argument."""
+    if not isinstance(path, (str, os.PathLike)):
+        raise UsageError(f"{function} expects the directory of a run, or a file, found {path!r:.100}")
+
+
 def shown(path: Path) -> str:
     """Return ``path`` as a person would type it: from the working directory where it lies below."""
     here = Path(working_directory())

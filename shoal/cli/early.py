@@ -10,7 +10,7 @@ from shoal.errors import UsageError
 from shoal.paths import fixed, shown
 from shoal.records.run_lock import require_unlocked
 from shoal.settings.flags import split
-from shoal.systems import is_known, require
+from shoal.systems import is_known, require, taken_for
 from shoal.zoo import is_zoo, located
 
 ONE_RUN, SEVERAL_RUNS = ("eval", "export", "record", "resume"), ("plot", "compare")  # what they begin with
@@ -26,6 +26,9 @@ def check(command: str, args: list[str]) -> None:
     if command in OF_SYSTEMS:
         for name in _values(flags, "of") if words[:1] == ["pbt"] and command == "train" else words[:1]:
             require(name)
+        for name in _values(flags, "env"):
+            if is_known(name) and words:
+                raise UsageError(f"--env expects an environment, found '{name}', which is a system")
     if command in ("resume", "train"):
         for path in args[:1] if command == "resume" else _values(flags, "run-dir"):
             require_unlocked(Path(path))
@@ -55,8 +58,7 @@ def _require_run(word: str) -> None:
     if is_zoo(word):
         located(word)
     elif not (path := fixed(word)).exists():
-        told = " (this is a system, and a run is a directory: `shoal runs` lists them)" if is_known(word) else ""
-        raise UsageError(f"no such run directory: '{shown(path)}'{told}")
+        raise UsageError(f"no such run directory: '{shown(path)}'{taken_for('run', word)}")
 
 
 def _values(flags: list[str], name: str) -> list[str]:

@@ -216,8 +216,8 @@ shoal export RUN --to F: write the policy of a run, or a saved one (a file, zoo:
     + JSON
     + TRUST,
     "envs": """\
-shoal envs [WORD]: list the installed environments whose names contain WORD, with their kind and the systems that have a
-                                preset for that kind
+shoal envs [WORD]: list the installed environments whose names contain WORD, or whose kind it is, with the systems that
+                                have a preset for that kind
 shoal envs PACKAGE: list those that an installed package registers, as --env takes them (imports the package)
 """
     + JSON,

@@ -85,18 +85,27 @@ def environments(args: list[str]) -> int:
         own = _of_package(module) if package in {*packages(package)} - {*PACKAGES} else []
         others = [] if own else [name for name in modules_with(word) if name not in PACKAGES]
     for env in own or sorted(_installed(), key=str.lower):
-        if own or word in env.lower():
+        if own or word in env.lower() or word == env_kind(env):
             kinds = preset_kinds(env)
             serves = [name for name, known in presets.items() if any(kind in known for kind in kinds)]
             rows.append((env, env_kind(env) or "", serves))
     if not rows and not others:
-        raise UsageError(f"no environment that is installed has '{word}' in its name (`shoal envs` lists all)")
+        raise UsageError(
+            f"no environment that is installed has '{word}' in its name or as its kind (`shoal envs` lists all)"
+        )
     if as_json:
         print(json.dumps([{"env": env, "kind": kind, "presets": serves} for env, kind, serves in rows], indent=1))
         return 0
     wide = max((len(env) for env, *_ in rows), default=0) + 2
+    width = max(wide + 40, shutil.get_terminal_size((OFF_TERMINAL, 0)).columns)
     for env, kind, serves in rows:
-        print(f"{env:<{wide}}{kind:<12}{' '.join(serves)}".rstrip())
+        for line in textwrap.wrap(
+            f"{env:<{wide}}{kind:<12}{' '.join(serves)}",
+            width,
+            subsequent_indent=" " * (wide + 12),
+            break_on_hyphens=False,
+        ):
+            print(line)
     if others:
         print(f"{'more' if rows else 'they'} may be in packages that `shoal envs PACKAGE` imports: {', '.join(others)}")
     return 0
@@ -111,17 +120,24 @@ def _of_package(module: str) -> list[str]:
     from shoal.envs.installed import parallel_games, registering_modules
     from shoal.envs.unknown import ids_of
 
-    if games := parallel_games(module.partition(".")[0]):
-        return games
+    games = parallel_games(module.partition(".")[0])
     before = {*gymnasium.registry}
     for name in (module, *registering_modules(module.partition(".")[0])):
-        register = getattr(own_code.by_name(name, f"package '{name}'"), "register_envs", None)
+        try:
+            register = getattr(own_code.by_name(name, f"package '{name}'"), "register_envs", None)
+        except UsageError:
+            if games:
+                continue
+            raise
         if not ids_of(module) and callable(register):
             with own_code.failing(f"package '{name}' cannot register its environments"):
                 register()
         if ids := {*ids_of(module), *gymnasium.registry} - before or {*ids_of(module)}:
-            return [f"{name}:{id}" for id in sorted(ids, key=str.lower)]
-    raise UsageError(f"package '{module}' registers no environment with Gymnasium when it is imported")
+            return [*games, *(f"{name}:{id}" for id in sorted(ids, key=str.lower))]
+    if games:
+        return games
+    way = f"a class or a function of it that makes one is named as --env {module}:NAME"
+    raise UsageError(f"package '{module}' registers no environment with Gymnasium when it is imported; {way}")
 
 
 def _installed() -> Iterator[str]:

@@ -335,7 +335,7 @@ def _system(args: list[str], command: str) -> tuple[str, System, Groups]:
     from shoal.settings.flags import split
     from shoal.settings.other_names import ALIASES
 
-    if not args or args[0].startswith("--"):
+    if not args or args[0].startswith("-"):
         example = f"shoal {command} dqn" + (" --env CartPole-v1" if command == "train" else "")
         raise UsageError(f"shoal {command} needs a system first, for example: {example}")
     name = ALIASES.get(args[0], args[0])

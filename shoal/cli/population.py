@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -14,6 +15,7 @@ from shoal.run import monitors
 from shoal.runtime.interrupts import EXIT_CODES
 from shoal.settings.flags import choice, split
 from shoal.settings.ranges import Count, EpisodesOrNone, Natural, NonNegative, Parts, Replicas, UpToHalf
+from shoal.systems import is_known
 from shoal.types import Values
 
 FLAGS: Values = {
@@ -36,10 +38,12 @@ def train(args: list[str]) -> int:
     from shoal.settings.flags import ranged
     from shoal.settings.schedule import plain
 
-    groups = split(args)
+    groups = [] if args and is_known(args[0]) else split(args)
     names = [words for flag, words in groups if flag == "--of"]
     if not names or len(names[0]) != 1:
         example = "shoal train pbt --of impala --population 8 --mutate learning_rate,entropy_cost"
+        if args and is_known(args[0]):
+            example = shlex.join(["shoal", "train", "pbt", "--of", *args])
         raise UsageError(f"shoal train pbt needs the system of its members, for example: {example}")
     name = names[0][0]
     opts, resolved = resolve_flags(name, systems.load(name), groups, FLAGS)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from shoal.settings.flags import Groups, split
+from shoal.settings.flags import SHORT, Groups, split
 
 
 def leading(args: list[str]) -> tuple[list[str], list[str]]:
     """Return the words before the first flag, and the rest."""
-    n = next((i for i, word in enumerate(args) if word.startswith("--")), len(args))
+    n = next((i for i, word in enumerate(args) if word.startswith("--") or SHORT.fullmatch(word)), len(args))
     return args[:n], args[n:]
 
 
@@ -20,7 +20,7 @@ def divide(args: list[str], alone: Sequence[str] = ()) -> tuple[list[str], Group
     groups: Groups = []
     waiting = iter(args)
     for word in waiting:
-        if not word.startswith("--"):
+        if not word.startswith("--") and not SHORT.fullmatch(word):
             words.append(word)
         elif word in alone or "=" in word:
             groups += split([word])

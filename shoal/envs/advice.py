@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from types import ModuleType
 
 import gymnasium as gym
@@ -25,11 +26,20 @@ class constructing:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         if isinstance(error, (Exception, SystemExit)) and not isinstance(error, UsageError):
-            said = f"environment {self.env!r} cannot be made: {own_code.told(error)}"
+            said = f"environment {self.env!r} cannot be made: {own_code.told(error)}{_arguments(error)}"
             newest = latest(self.env, list(gym.registry)) if isinstance(error, ImportError) else ""
             if newest not in ("", self.env):
                 said = f"{said.rstrip('.')}; its latest version is {newest!r}"
             raise UsageError(said) from error
+
+
+def _arguments(error: BaseException) -> str:
+    """Return how arguments are given that a constructor misses, as the end of a sentence; else ""."""
+    found = re.search(r"missing \d+ required [\w-]+ arguments?: (.+?)(?: was raised|$)", str(error))
+    if not isinstance(error, TypeError) or found is None:
+        return ""
+    given = " ".join(f"--env-kwargs.{name} VALUE" for name in re.findall(r"'(\w+)'", found[1]))
+    return f"; {given} gives it, or FILE.py:NAME names a function that makes it"
 
 
 def offered(module: ModuleType) -> list[str]:

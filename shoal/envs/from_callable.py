@@ -41,7 +41,9 @@ def given(env: Any) -> str:
         return given(_of_main(name)) if module == "__main__" else env
     expected = "env expects a name, or a class or function that makes an environment"
     if isinstance(env, (gym.Env, VectorEnv)):
-        raise UsageError(f"{expected}; found one that is made ({type(env).__name__}), but every process makes its own")
+        named = f": give its name, {env.spec.id!r}" if env.spec is not None else ""
+        found = f"found one that is made ({type(env).__name__}), but every process makes its own"
+        raise UsageError(f"{expected}; {found}{named}")
     if isinstance(env, EnvSpec):
         raise UsageError(f"{expected}; found an entry of Gymnasium's registry: give its id, {env.id!r}")
     if not callable(env):

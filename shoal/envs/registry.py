@@ -127,7 +127,9 @@ def find(env: str, options: EnvOptions) -> Found:
             if old := of_old_gym(name):
                 raise UsageError(old)
             near = did_you_mean(name, [*offered(loaded), *ids_of(loaded.__name__), *asked])
-            raise UsageError(f"module {module!r} has no {name!r}{near}")
+            package = loaded.__name__.partition(".")[0]
+            listed = "" if near or own_code.is_file(module) else f" (`shoal envs {package}` lists what it registers)"
+            raise UsageError(f"module {module!r} has no {name!r}{near or listed}")
         env = name
     env = _spelled(env)
     registered = _registered(env, options)

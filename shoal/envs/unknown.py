@@ -17,10 +17,12 @@ import gymnasium
 
 from shoal import own_code
 from shoal.api import UsageError
+from shoal.settings.nearest import is_slip
 from shoal.untrusted import brief
 
 from .installed import SECONDS, Search
 
+LONG = 8  # letters of a name of which one that shares four fifths of them is no other word
 MAX_CHARACTERS = 200  # longer ids are no typing errors, and comparing them would take minutes
 
 
@@ -140,11 +142,19 @@ def nearest(name: str, names: list[str]) -> str:
     # so that it is found before names with a namespace
     plain_last = sorted(names, key=lambda other: ("/" not in other, other))
     known = {(other if whole else other.rpartition("/")[2]).lower(): other for other in plain_last}
-    begun = [other for other in known if other.startswith(asked)] if len(asked) > 4 else []
-    if begun:
-        return known[min(begun, key=len)]
     base = functools.partial(re.sub, r"-v\d+$", "")  # of "Foo-v1", a third is the version
-    near = difflib.get_close_matches(base(asked), {base(other) for other in known}, n=5, cutoff=0.6)
+    bare = base(asked)
+    begun = [other for other in known if other.startswith(bare)] if len(bare) > 4 else []
+    if begun:
+        shortest = known[min(begun, key=len)]
+        return latest(shortest, names) or shortest
+    # letters alone make no name: of "nope", all but one are in "gopher"
+    alike = [
+        other
+        for other in {base(other) for other in known}
+        if is_slip(bare, other) or (len(bare) >= LONG and _is_slip(bare, other))
+    ]
+    near = difflib.get_close_matches(bare, alike, n=5, cutoff=0.6)
     close = difflib.get_close_matches(asked, [other for other in known if base(other) in near], n=5, cutoff=0.6)
     if not close:
         return ""

@@ -110,7 +110,7 @@ class RunDirectory:
         """Return the locked directory of an earlier run. Nothing is changed before ``go_on``. Raises UsageError if the
         run is still going on, or if the directory contains links and ``trust`` is false."""
         if not path.is_dir():
-            raise UsageError(f"no such run directory: '{path}'")
+            raise UsageError(f"no such run directory: '{shown(path)}'")
         if not (path / "config.json").is_file():
             raise UsageError(f"'{shown(path)}' holds no run: there is no config.json")
         require_plain(path, trust, writing=True)

@@ -37,6 +37,9 @@ def explains_order(function: Callable[P, R]) -> Callable[P, R]:
         swapped = isinstance(system, str) and (_is_system(env) or _is_environment(system)) and not exists(system)
         if swapped and (call := rewritten(args, kwargs)) is not None:
             raise UsageError(f"shoal.train expects the system first, found {system!r}: {call}")
+        if _is_system(env) and isinstance(system, str) and exists(system):
+            call = f"shoal.train({system!r}, env=...)"
+            raise UsageError(f"shoal.train expects an environment, found {env!r}, which is a system: {call}")
         return function(*args, **kwargs)
 
     return called

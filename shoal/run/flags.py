@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from shoal.api import UsageError
+from shoal.run.having import naming_systems_with_it
 from shoal.run.kinds import playing
 from shoal.run.options import RunOptions
 from shoal.run.runtimes import looking_under
@@ -21,7 +22,8 @@ def resolve_flags(name: str, system: Any, groups: Groups, own: Mapping[str, Any]
     """Return a command's ``own`` options, and the configuration that its other flags resolve to."""
     own = {**own, "preset": str, "config": str, "trust": bool}
     mine, rest = divide(groups, own)
-    check_flags(system.Config, rest, own, short_name(name))
+    with naming_systems_with_it():
+        check_flags(system.Config, rest, own, short_name(name))
     opts = options(mine, own, name)
     flags, file = parse_flags(system.Config, rest, short_name(name)), opts.get("config")
     runtime = opts.get("runtime", RunOptions.runtime)

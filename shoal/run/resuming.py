@@ -14,7 +14,7 @@ from shoal.api import UsageError
 from shoal.envs import looking
 from shoal.own_code import absolute
 from shoal.own_settings import own_settings
-from shoal.paths import fixed
+from shoal.paths import fixed, require_path, shown
 from shoal.records.checkpoint import FOLDER
 from shoal.records.damage import read_json, reading
 from shoal.run import changes, ranks
@@ -27,8 +27,10 @@ from shoal.run.run import Run, check_config, with_environment
 from shoal.run.runtimes import check_runtime, environment_call, is_deterministic, runtime_to_resume
 from shoal.run.training import Training
 from shoal.run.trust import check as check_trust, check_connections, connections, named_in, note, note_connections
+from shoal.settings.arguments import needs_as_in
 from shoal.settings.config import Resolved, build, coerce_all
 from shoal.settings.flags import expect, ranged
+from shoal.systems import taken_for
 from shoal.types import Values
 
 NOWHERE: Values = {"address": None, "log": (), "log_args": {}}  # options that say what a run connects to
@@ -55,6 +57,7 @@ class Changes:
 
 
 @takes_options(RunOptions, unset=True)
+@needs_as_in("shoal.resume('runs/NAME', steps=2_000_000)")
 @own_settings()
 def resume(
     path: str | os.PathLike[str],
@@ -84,6 +87,7 @@ def resume(
 
     Raises UsageError for a setting that changes the shape of something that was saved.
     """
+    require_path(path, "shoal.resume")
     options, fields = RunOptions.divide({n: v for n, v in settings.items() if v is not None or n not in RESUMABLE})
     changes.refuse_options((name for name in options if name not in RESUMABLE), flags=False)
     options = {name: expect(ranged(RunOptions)[name], value, f"'{name}'") for name, value in options.items()}
@@ -111,6 +115,8 @@ def _go_on(path: str | os.PathLike[str], given: Changes, observers: Sequence[Obs
     settings = {**given.settings, **{name: limit for name, limit in limits.items() if name == "steps"}}
     anew = {**given.options, **{name: limit for name, limit in limits.items() if name != "steps"}}
     path = fixed(path)
+    if not path.exists() and (told := taken_for("run", path.name)):
+        raise UsageError(f"no such run directory: '{shown(path)}'{told}")
     directory = ranks.reopened(path, given.trust)
     try:
         facts = read_json(path / "config.json", "run", ("system", "config", "origins", "preset", *REQUIRED_KEYS))

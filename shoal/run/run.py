@@ -18,7 +18,7 @@ import numpy as np
 from shoal import own_code
 from shoal.api import Tensors, UsageError
 from shoal.envs import given, is_given, require_again
-from shoal.paths import fixed, shown
+from shoal.paths import fixed, require_path, shown
 from shoal.policy import Policy
 from shoal.records.damage import read_json, reading
 from shoal.records.evaluation_files import BEST
@@ -31,11 +31,12 @@ from shoal.roles.evaluator import Returns
 from shoal.run.population.training import best_member, is_population
 from shoal.run.trust import check as check_trust
 from shoal.runtime.interrupts import EXIT_CODES
-from shoal.settings.arguments import explains_arguments
+from shoal.settings.arguments import explains_arguments, needs_as_in
 from shoal.settings.config import build, coerce_all
 from shoal.settings.flags import choice, short_name, unknown
 from shoal.settings.other_names import instead
 from shoal.settings.other_python_names import OF_RUN
+from shoal.systems import taken_for
 from shoal.types import Values
 from shoal.untrusted import RUN_FORMAT, brief, excerpt, parse_json, require_plain
 from shoal.words import counted
@@ -70,7 +71,7 @@ class Run:
             raise UsageError(f"'{path}' is a saved policy, not the directory of a run: shoal.load opens it")
         path = fixed(path)
         if not path.is_dir():
-            raise UsageError(f"no such run directory: '{shown(path)}'")
+            raise UsageError(f"no such run directory: '{shown(path)}'{taken_for('run', path.name)}")
         require_plain(path, trust)
         if is_population(path):
             path = best_member(path)
@@ -172,6 +173,8 @@ class Run:
         """
         from shoal import systems
 
+        if isinstance(seed, str):
+            raise UsageError(f"run.policy takes the seed first, found {seed!r}: run.policy(which={seed!r})")
         if which not in ("last", "best"):
             raise unknown("value", which, ("last", "best"), "which")
         path = self.path if which == "last" else self.path / BEST
@@ -216,6 +219,7 @@ def with_environment(path: Path, config: Mapping[str, Any], env: Any) -> Values:
     return {**config, "env": given(env)}
 
 
+@needs_as_in("shoal.evaluate('runs/NAME', episodes=20)")
 @explains_arguments
 def evaluate(
     run: str | Path | Run | Policy,
@@ -285,6 +289,8 @@ class _Open(gym.Wrapper[Any, Any, Any, Any]):
     def close(self) -> None: ...
 
 
+@needs_as_in("shoal.load('runs/NAME')")
+@explains_arguments
 def load(file: str | os.PathLike[str], seed: int = 0, *, trust: bool = False, env: Any = None) -> Policy:
     """Return the policy from a file that ``Policy.save`` wrote, from the zoo (``zoo:NAME``), or with the last
     parameters of a run or of its directory.
@@ -294,6 +300,7 @@ def load(file: str | os.PathLike[str], seed: int = 0, *, trust: bool = False, en
     """
     from shoal import systems
 
+    require_path(file, "shoal.load")
     if not is_saved(file) and Path(file).is_dir():
         return Run.open(file, trust=trust).policy(seed, trust=trust, env=env)
     facts, file = _saved_facts(file), fixed(located(file))
@@ -311,7 +318,7 @@ def _saved(file: Path) -> Iterator[Any]:
     from safetensors import SafetensorError, safe_open
 
     if not file.is_file():
-        raise UsageError(f"no such file: '{file}'")
+        raise UsageError(f"no such file: '{shown(file)}'{taken_for('policy', file.name)}")
     try:
         with safe_open(file, "pt") as opened:
             yield opened

@@ -29,6 +29,7 @@ from shoal.records.summary import Summary
 from shoal.run import ranks
 from shoal.run.call_order import explains_order
 from shoal.run.evaluation import add_evaluator, final_evaluation, require_video
+from shoal.run.having import naming_systems_with_it
 from shoal.run.initial import begin_with, read as read_initial
 from shoal.run.keywords import takes_options
 from shoal.run.kinds import playing
@@ -115,7 +116,7 @@ def train(
     preset = expect(str, preset, "'preset'")
     asked = None if preset == "auto" else preset
     plays = playing(options.runtime)
-    with looking_under(options.runtime):
+    with looking_under(options.runtime), naming_systems_with_it():
         resolved = resolve(module, asked, config, overrides, source="argument", name=name, plays=plays)
     check_resolved(resolved, config, expect(bool, trust, "'trust'"))
     note(name, as_json(resolved), options.named())

@@ -8,6 +8,7 @@ from functools import wraps
 from typing import ParamSpec, TypeVar
 
 from shoal.errors import UsageError
+from shoal.words import counted
 
 from .other_names import instead
 from .other_python_names import OF_ARGUMENTS
@@ -33,3 +34,27 @@ def explains_arguments(function: Callable[P, R]) -> Callable[P, R]:
         raise UsageError(f"{function.__name__} has no argument '{unknown}'{told}")
 
     return called
+
+
+def needs_as_in(example: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Return a decorator for a function of ``shoal``: a call with too few or too many arguments raises a UsageError,
+    in place of a TypeError, that ends with the ``example`` of a right call."""
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        own = inspect.signature(function).parameters.values()
+        needed = [each.name for each in own if each.default is each.empty and each.kind is not each.VAR_KEYWORD]
+        places = sum(each.kind is each.POSITIONAL_OR_KEYWORD for each in own)
+
+        @wraps(function)
+        def called(*args: P.args, **kwargs: P.kwargs) -> R:
+            missing = [name for name in needed[len(args) :] if name not in kwargs]
+            if not missing and len(args) <= places:
+                return function(*args, **kwargs)
+            told = f"needs {' and '.join(filter(None, (', '.join(missing[:-1]), *missing[-1:])))}"
+            if len(args) > places:
+                told = f"takes {counted(places, 'argument')} without a name, found {len(args)}"
+            raise UsageError(f"shoal.{function.__name__} {told}, as in {example}")
+
+        return called
+
+    return decorate

@@ -14,42 +14,21 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 from shoal.errors import UsageError
 from shoal.settings import entries
-from shoal.settings.nearest import did_you_mean, nearest
-from shoal.settings.other_names import NOT_NEEDED, in_python
+from shoal.settings.nearest import nearest
 from shoal.settings.ranges import MAX_VALUES, Range, number
 from shoal.settings.schedule import SCHEDULED, Linear, is_schedule, read
+from shoal.settings.unknown import flag_name as flag_name, unknown as unknown
 from shoal.types import Values
 from shoal.untrusted import brief, excerpt
 from shoal.words import counted
 
 Groups = list[tuple[str, list[str]]]  # flags, each with the words after it
-REPLACED_FLAGS = {"anneal": "learning_rate", "anneal_clip": "clip"}  # settings that are now values of others
-
-
-def unknown(what: str, name: str, names: Sequence[str], of: str = "") -> UsageError:
-    """The error for a name that does not exist, with the nearest one that does."""
-    show = flag_name if what == "flag" else str
-    now = REPLACED_FLAGS.get(name.replace("-", "_").removeprefix("no_"))
-    if now is not None and now in names:
-        return UsageError(
-            f"there is no '{show(name)}' any more: {show(now)} may be a schedule, as in "
-            f"{show(now)} 'linear(0.001, 0)', and is constant otherwise"
-        )
-    if what in ("flag", "setting") and (told := NOT_NEEDED.get(name.replace("-", "_"))):
-        told = told if what == "flag" else in_python(told)
-        return UsageError(f"unknown {what} '{show(name)}'{f' of {of}' if of else ''}: {told}")
-    hint = did_you_mean(name, names, show)
-    return UsageError(f"unknown {what} '{excerpt(show(name))}'" + (f" of {of}" if of else "") + hint)
+SHORT = re.compile("-[A-Za-z]")  # a flag of a single letter, which no command has
 
 
 def short_name(system: str) -> str:
     """A system's name without its directory."""
     return system.replace("\\", "/").rpartition("/")[2].removesuffix(".py")
-
-
-def flag_name(field: str) -> str:
-    """``learning_rate`` -> ``--learning-rate``."""
-    return "--" + field.replace("_", "-")
 
 
 def field_name(flag: str) -> str:
@@ -95,6 +74,8 @@ def coerce(hint: Any, value: Any) -> Any:
     if origin is Literal:
         if value in args and not (isinstance(value, bool) and not any(a is value for a in args)):
             return value
+        if isinstance(value, str) and (same := [arm for arm in args if str(arm).lower() == value.lower()]):
+            return same[0]  # Tanh for tanh
         raise ValueError
     if origin in (Union, types.UnionType):
         if type(None) in args and (value is None or (isinstance(value, str) and value.lower() in ("none", "null"))):
@@ -108,6 +89,9 @@ def coerce(hint: Any, value: Any) -> Any:
                     reason = error if error.args else reason
         raise reason
     if origin is tuple:
+        value = value.tolist() if hasattr(value, "tolist") else value  # of NumPy
+        if isinstance(value, (int, float, str)) and args[-1] is ...:
+            value = (value,)  # one for several
         if not isinstance(value, (list, tuple)):
             raise ValueError
         if len(value) > MAX_VALUES:
@@ -159,7 +143,7 @@ def expect(hint: Any, value: Any, subject: str) -> Any:
         return coerce(hint, value)
     except ValueError as error:
         wanted = describe(hint)
-        if is_schedule(value):
+        if is_schedule(value) or (scheduled(hint) and (callable(value) or isinstance(value, str))):
             wanted += " or linear(a, b) of two such" if scheduled(hint) else ", the same for the whole run"
         raise UsageError(f"{subject} expects {wanted}, found {brief(value)}{_reason(error)}") from None
 
@@ -280,8 +264,8 @@ def split(args: list[str]) -> Groups:
                     f"{flag} is given twice" if flag == other else f"{other} and {flag} exclude each other"
                 )
             given[name] = flag
-        elif re.fullmatch("-[A-Za-z]", word):
-            raise UsageError(f"unknown flag '{word}': flags are whole words after two dashes, such as --env or --steps")
+        elif SHORT.fullmatch(word):
+            groups.append((word, []))  # no flag, as ``unknown`` says with the names that there are
         elif groups:
             groups[-1][1].append(word)
         else:
@@ -326,7 +310,8 @@ def options(groups: Groups, own: Mapping[str, Any], command: str) -> Values:
         except ValueError as error:
             expected = "no value" if hint is bool else "one or more names" if hint is list else describe(hint)
             found = " ".join(words) or "nothing"
-            raise UsageError(f"{flag} expects {expected}, found {excerpt(found)}{_reason(error)}") from None
+            several = ": --seeds takes several" if key == "seed" and "seeds" in own and len(listed(words)) > 1 else ""
+            raise UsageError(f"{flag} expects {expected}, found {excerpt(found)}{_reason(error)}{several}") from None
     return out
 
 

@@ -9,17 +9,26 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-from shoal.settings.other_names import COUNTS, FILLERS, UNITS, WORDS, foreign_names, is_foreign, known_elsewhere
+from shoal.settings.other_names import (
+    COUNTS,
+    FILLERS,
+    SETTINGS,
+    UNITS,
+    WORDS,
+    foreign_names,
+    is_foreign,
+    known_elsewhere,
+)
 from shoal.untrusted import MAX_QUOTED_CHARACTERS
 
-MOST = 6  # names of one suggestion
+MOST = 2  # names of one suggestion
 LETTERS_A_SLIP = 4  # one wrong letter is a slip among so many right ones
 
 
 def did_you_mean(name: str, names: Sequence[str], show: Callable[[str], str] = str) -> str:
     """Return the valid names near to a wrong one as the end of a sentence, each as ``show`` writes it, or ""."""
     near = [f"'{show(found)}'" for found in near_names(name, names)]
-    return f"; did you mean {' or '.join([', '.join(near[:-1]), near[-1]] if near[1:] else near)}?" if near else ""
+    return f"; did you mean {' or '.join(near)}?" if near else ""
 
 
 def nearest(name: str, names: Sequence[str]) -> str | None:
@@ -30,7 +39,8 @@ def nearest(name: str, names: Sequence[str]) -> str | None:
 def near_names(name: str, names: Sequence[str]) -> list[str]:
     """Return the valid names that a wrong one may stand for, at most ``MOST``; the first rule that finds any decides:
     what other libraries call it, initials (``nr``), the same words, some of the words (``epsilon`` for three settings
-    of it), one slip of spelling in four letters, a name that goes on (``learning_rate_decay``)."""
+    of it, of which those come first that other libraries have too), one slip of spelling in four letters, a name that
+    goes on (``learning_rate_decay``)."""
     if len(name) > MAX_QUOTED_CHARACTERS:
         return []
     name = "_".join(split_words(name)).removeprefix("no_")
@@ -109,7 +119,7 @@ def _by_part(name: str, plain: dict[str, str]) -> list[str]:
         begun = [n for n, p in plain.items() if "_".join(_words(p)).startswith(start) or p.startswith(name)]
         held = [n for n, p in plain.items() if {*words} <= {*_words(p)}] if whole or COUNTS & {*_words(name)} else []
         if begun or held:
-            return begun or held
+            return sorted(begun or held, key=lambda n: plain[n] not in SETTINGS)
     return []
 
 

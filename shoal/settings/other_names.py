@@ -2,34 +2,38 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Container, Mapping
 
 SETTINGS: dict[str, tuple[str, ...]] = {  # field or option -> names in SB3, CleanRL, RLlib, Tianshou, Sample Factory
-    "steps": ("train_for_agent_steps",
-        "total_timesteps", "total_steps", "num_timesteps", "n_timesteps", "timesteps", "max_timesteps", "max_steps",
-        "total_env_steps", "num_env_steps", "train_for_env_steps", "stop_timesteps", "total_frames",
+    "steps": (
+        "max_env_steps", "max_env_step", "env_steps", "frames", "max_frames", "num_frames", "max_train_steps",
+        "training_steps", "train_steps", "train_for_agent_steps", "total_timesteps", "total_steps", "num_timesteps",
+        "n_timesteps", "timesteps", "max_timesteps", "max_steps", "total_env_steps", "num_env_steps",
+        "train_for_env_steps", "stop_timesteps", "total_frames",
     ),
-    "actors": ("n_jobs", "max_num_workers",
-        "num_workers", "n_workers", "workers", "num_actors", "n_actors", "num_env_runners", "num_rollout_workers",
-        "num_processes", "num_cpus",
+    "actors": (
+        "n_jobs", "max_num_workers", "num_workers", "n_workers", "workers", "num_actors", "n_actors", "num_env_runners",
+        "num_rollout_workers", "num_processes", "num_cpus",
     ),
-    "envs": ("num_envs_per_actor", "n_envs_per_actor", "env_num",
-        "num_envs", "n_envs", "num_envs_per_worker", "num_envs_per_env_runner", "envs_per_worker", "training_num",
+    "envs": (
+        "num_envs_per_actor", "n_envs_per_actor", "env_num", "num_envs", "n_envs", "num_envs_per_worker",
+        "num_envs_per_env_runner", "envs_per_worker", "training_num",
     ),
     "env_kwargs": ("env_config", "env_args", "env_params", "env_kwarg"),
     "env": ("env_id", "env_name", "environment", "game", "task"),
     "n_step": ("n_steps", "nsteps", "nstep", "n_step_return", "multi_step", "estimation_step"),
-    "unroll": ("recurrence", "seq_len", "max_seq_len", "bptt_length",
-        "n_steps", "num_steps", "nsteps", "rollout", "rollout_length", "rollout_fragment_length", "horizon",
-        "unroll_length", "trajectory_length", "step_per_collect",
+    "unroll": (
+        "t_max", "tmax", "recurrence", "seq_len", "max_seq_len", "bptt_length", "n_steps", "num_steps", "nsteps",
+        "rollout", "rollout_length", "rollout_fragment_length", "horizon", "unroll_length", "trajectory_length",
+        "step_per_collect",
     ),
-    "replay": ("buffer", "memory",
-        "buffer_size", "replay_size", "replay_buffer_size", "replay_capacity", "buffer_capacity", "memory_size",
+    "replay": (
+        "buffer", "memory", "buffer_size", "replay_size", "replay_buffer_size", "replay_capacity", "buffer_capacity",
+        "memory_size",
     ),
-    "min_replay": ("replay_start_size", "warmup", "train_start", "burn_in_steps",
-        "learning_starts", "start_timesteps", "warmup_steps", "start_steps", "min_replay_size",
-        "num_steps_sampled_before_learning_starts",
+    "min_replay": (
+        "replay_start_size", "warmup", "train_start", "burn_in_steps", "learning_starts", "start_timesteps",
+        "warmup_steps", "start_steps", "min_replay_size", "num_steps_sampled_before_learning_starts",
     ),
     "batch": ("batch_size", "train_batch_size", "train_batch_size_per_learner"),
     "minibatches": (
@@ -46,24 +50,26 @@ SETTINGS: dict[str, tuple[str, ...]] = {  # field or option -> names in SB3, Cle
     "value_cost": ("vf_coef", "vf_loss_coeff", "value_coef", "value_loss_coef", "value_loss_coeff", "baseline_cost"),
     "max_grad_norm": ("grad_clip", "clip_grad", "clip_grad_norm", "gradient_clip", "grad_norm"),
     "learning_rate": (
-        "lr_scheduler", "learning_rate_schedule", "lr", "lr_schedule", "anneal_lr", "step_size", "q_lr",
-        "critic_lr",
+        "actor_lr", "pi_lr", "policy_lr", "critic_learning_rate", "actor_learning_rate", "lr_scheduler",
+        "learning_rate_schedule", "lr", "lr_schedule", "anneal_lr", "step_size", "q_lr", "critic_lr",
     ),
-    "optimiser": ("optimizer",),
+    "optimiser": ("opt_type", "optimizer"),
     "optimiser_eps": ("adam_eps", "adam_epsilon", "optimizer_eps", "eps"),
     "gamma": ("discount", "discount_factor"),
-    "target_period": ("target_network_update", "update_target_every", "target_update",
-        "target_update_interval", "target_network_frequency", "target_network_update_freq", "target_update_freq",
-        "target_update_period", "tau",
+    "target_period": (
+        "update_target_freq", "target_update_steps", "hard_update_interval", "target_network_update",
+        "update_target_every", "target_update", "target_update_interval", "target_network_frequency",
+        "target_network_update_freq", "target_update_freq", "target_update_period", "tau",
     ),
     "polyak": ("tau",),
-    "samples_per_insert": ("update_every", "update_freq", "utd_ratio", "updates_per_step",
-        "train_freq", "train_frequency", "gradient_steps", "training_intensity", "update_per_step",
+    "samples_per_insert": (
+        "grad_steps", "gradient_updates", "num_updates_per_step", "update_every", "update_freq", "utd_ratio",
+        "updates_per_step", "train_freq", "train_frequency", "gradient_steps", "training_intensity", "update_per_step",
         "policy_frequency",
     ),
     "epsilon_start": (
-        "eps_max", "max_epsilon", "max_eps", "eps_train", "exploration_initial_eps", "start_e",
-        "initial_epsilon", "eps_start",
+        "eps_max", "max_epsilon", "max_eps", "eps_train", "exploration_initial_eps", "start_e", "initial_epsilon",
+        "eps_start",
     ),
     "epsilon_end": (
         "eps_min", "min_epsilon", "min_eps", "exploration_final_eps", "end_e", "final_epsilon", "eps_end",
@@ -73,56 +79,81 @@ SETTINGS: dict[str, tuple[str, ...]] = {  # field or option -> names in SB3, Cle
         "epsilon_decay_steps", "eps_decay_steps", "exploration_fraction", "epsilon_timesteps", "eps_decay",
         "epsilon_decay",
     ),
-    "noise": ("exploration_noise", "exploration_sigma"),
+    "noise": ("noise_sigma", "exploration_noise_std", "exploration_noise", "exploration_sigma"),
     "random_steps": ("learning_starts", "start_timesteps"),
     "prioritised": ("prioritized_replay_buffer", "prioritized", "prioritized_replay", "per"),
     "priority_exponent": ("per_alpha", "prioritized_replay_alpha", "alpha"),
     "importance_exponent": ("per_beta", "prioritized_replay_beta", "beta"),
-    "atoms": ("n_atoms", "num_atoms"),
+    "atoms": ("num_quantiles", "n_quantiles", "n_atoms", "num_atoms"),
     "noise_std": ("sigma", "noise_stdev"),
     "pairs": ("population_size", "pop_size", "episodes_per_batch", "n_delta"),
     "hidden": (
-        "hidden_dim", "hidden_layers", "hidden_units", "num_layers", "n_layers", "net_arch", "hidden_sizes",
-        "fcnet_hiddens", "hidden_size", "layers", "mlp_layers",
+        "encoder_mlp_layers", "mlp_units", "net_width", "net_dims", "actor_layers", "units", "hidden_dim",
+        "hidden_layers", "hidden_units", "num_layers", "n_layers", "net_arch", "hidden_sizes", "fcnet_hiddens",
+        "hidden_size", "layers", "mlp_layers",
     ),
     "activation": ("activation_fn", "fcnet_activation", "nonlinearity"),
-    "torso": ("policy", "network", "model", "encoder", "features_extractor", "cnn"),
+    "torso": (
+        "encoder_conv_architecture", "conv_filters", "cnn_channels", "backbone", "policy", "network", "model",
+        "encoder", "features_extractor", "cnn",
+    ),
     "core": ("with_rnn", "use_lstm", "lstm", "use_rnn", "rnn_type", "recurrent"),
+    "core_layers": ("rnn_num_layers", "lstm_layers", "num_lstm_layers", "n_lstm_layers"),
     "core_size": ("lstm_hidden_size", "lstm_cell_size", "rnn_size"),
-    "normalise_obs": ("normalize_obs", "norm_obs", "obs_norm", "normalize_input", "normalize_observations"),
+    "normalise_obs": (
+        "vec_normalize", "observation_filter", "obs_normalization", "normalize_obs", "norm_obs", "obs_norm",
+        "normalize_input", "normalize_observations",
+    ),
     "normalise_reward": ("normalize_reward", "norm_reward", "normalize_returns", "rew_norm", "reward_normalization"),
     "frame_stack": ("n_stack", "num_stack", "framestack", "stack"),
     "frame_skip": ("frameskip", "action_repeat", "env_frameskip"),
     "learners": ("num_learners", "num_gpus_per_learner"),
     "device": ("gpus", "cpu", "cuda", "gpu", "use_cuda", "use_gpu", "num_gpus"),
-    "run_dir": ("checkpoint_dir", "tag", "name",
-        "log_dir", "logdir", "log_path", "tensorboard_log", "output_dir", "save_dir", "save_path", "local_dir",
-        "storage_path", "train_dir", "exp_name", "experiment", "run_name",
+    "run_dir": (
+        "experiment_name", "run_id", "model_dir", "results_dir", "log_folder", "out_dir", "workdir", "checkpoint_path",
+        "checkpoint_dir", "tag", "name", "log_dir", "logdir", "log_path", "tensorboard_log", "output_dir", "save_dir",
+        "save_path", "local_dir", "storage_path", "train_dir", "exp_name", "experiment", "run_name",
     ),
     "eval_every": ("eval_freq", "eval_frequency", "evaluation_interval", "eval_interval"),
     "eval_episodes": ("test_num", "eval_num_episodes", "n_eval_episodes", "evaluation_duration", "num_eval_episodes"),
     "eval_video": ("capture_video", "save_video", "record_video"),
     "checkpoint_every": ("save_freq", "save_interval", "checkpoint_frequency", "checkpoint_freq", "save_every_sec"),
-    "init_from": ("load_run",
-        "resume_path", "warm_start", "load_checkpoint", "load_checkpoint_path",
-        "trained_agent", "load_path", "load_model", "pretrained", "restore", "from_checkpoint",
+    "init_from": (
+        "load_run", "resume_path", "warm_start", "load_checkpoint", "load_checkpoint_path", "trained_agent",
+        "load_path", "load_model", "pretrained", "restore", "from_checkpoint",
     ),
     "log_args": (
-        "project_name", "wandb_name", "wandb_entity", "wandb_project", "wandb_project_name", "wandb_group",
-        "wandb_tags",
+        "wandb_user", "wandb_job_type", "wandb_dir", "project_name", "wandb_name", "wandb_entity",
+        "wandb_project", "wandb_project_name", "wandb_group", "wandb_tags",
     ),
     "runtime": ("local_mode", "distributed", "distributed_backend"),
     "log": ("track", "wandb", "with_wandb", "logger", "tensorboard"),
     "quiet": ("verbose", "silent", "progress_bar"),
     "seed": ("random_seed", "rng_seed"),
-    "seconds": ("train_for_seconds", "time_limit_s", "max_time", "time_budget_s"),
+    "seconds": (
+        "minutes", "hours", "max_seconds", "walltime", "wall_time", "max_wall_time", "train_for_seconds",
+        "time_limit_s", "max_time", "time_budget_s",
+    ),
     "until_return": ("reward_threshold", "stop_reward", "target_return", "episode_reward_mean"),
     "eval_epsilon": ("eps_test", "test_epsilon"),
     "max_lag": ("max_policy_lag",),
     "max_episode_steps": ("episode_length", "max_episode_length", "time_limit", "max_ep_len", "max_path_length"),
     "double": ("double_q", "double_dqn"),
     "dueling": ("dueling_dqn", "duel"),
-    "td_clip": ("huber", "td_error_clip", "delta_clip"),
+    "config": ("config_file", "conf_file", "yaml_file", "cfg", "hyperparams_file", "params_file"),
+    "address": ("ray_address", "head_address"),
+    "precision": ("fp16", "bf16", "amp", "use_amp", "mixed_precision", "half"),
+    "gradient": ("torch_compile", "compile", "use_compile", "cuda_graph", "cudagraphs"),
+    "target_kl": ("max_kl", "desired_kl", "kl_target", "kl_threshold"),
+    "eval_sampled": ("eval_deterministic", "deterministic_eval", "evaluation_explore"),
+    "reward_clip": ("clip_reward", "clip_rewards", "reward_clipping"),
+    "burn_in": ("replay_burn_in", "burnin"),
+    "rho_bar": ("vtrace_clip_rho_threshold", "rho_clip", "clip_rho_threshold"),
+    "c_bar": ("vtrace_clip_c_threshold", "clip_c_threshold", "vtrace_clip_pg_rho_threshold"),
+    "queue": ("learner_queue_size", "queue_size"),
+    "replay_ratio": ("replay_proportion",),
+    "pop_art": ("popart", "use_popart"),
+    "td_clip": ("huber_loss", "huber", "td_error_clip", "delta_clip"),
 }  # fmt: skip
 
 WORDS = {  # words of such names -> that of Shoal's, so that a name that no table has is understood by its words
@@ -140,77 +171,17 @@ WORDS = {  # words of such names -> that of Shoal's, so that a name that no tabl
     "clipping": "clip", "gpu": "device", "cuda": "device",
 }  # fmt: skip
 COUNTS = {"n", "num", "number", "count"}  # words after which a name is of several
-FILLERS = COUNTS | {"total", "use", "using", "with", "enable", "of", "the", "is", "should", "loss"}
+FILLERS = COUNTS | {"greedy", "total", "use", "using", "with", "enable", "of", "the", "is", "should", "loss"}
 UNITS = {"size", "length", "len", "steps", "units", "id", "name", "value", "type", "capacity", "coef", "fraction"}
-
-_ADVANTAGES = "the PPOs always normalise advantages (dd-ppo: --no-normalise-advantage), the others never do"
-NOT_NEEDED = {  # settings of other libraries for what is done here unasked, or in no way -> what to say of it
-    "framework": "Shoal is written in PyTorch alone",
-    "vec_env": "environments run in vectors by themselves: --envs, --actors",
-    "vec_env_cls": "environments run in vectors by themselves: --envs, --actors",
-    "vectorization": "environments run in vectors by themselves: --envs, --actors",
-    "norm_adv": _ADVANTAGES,
-    "normalize_advantage": _ADVANTAGES,
-    "save_model": "a run always saves its policy: --checkpoint-every, shoal eval",
-    "torch_deterministic": "runs with --runtime serial repeat exactly",
-    "deterministic": "runs with --runtime serial repeat exactly",
-    "explore": "training explores; shoal eval RUN plays the best guess, and shoal eval RUN --sampled draws actions",
-    "callback": "in Python, observers=f calls f with each row of metrics: shoal.train(..., observers=f)",
-    "callbacks": "in Python, observers=f calls f with each row of metrics: shoal.train(..., observers=f)",
-    "policy_kwargs": "the network's settings are given one by one: --hidden 64 64, --activation, --torso",
-    "reset_num_timesteps": "a resumed run counts on; shoal.train(..., init_from=run) begins at 0 from its policy",
-    "n_trials": "shoal tune searches settings, and shoal tune --trials says how many are tried",
-    "optimize": "shoal tune searches settings",
-    "optimize_hyperparameters": "shoal tune searches settings",
-    "no_tune": "shoal train tries one set of settings, and shoal tune searches them",
-    "save_replay_buffer": "checkpoints hold the replay, as much of it as --checkpoint-replay-gb allows",
-    "uuid": "each run has a directory of its own name, which --run-dir chooses",
-    "gym_packages": "an id is given with the module that registers it: --env MODULE:ID",
-    "num_iterations": "a run ends by --steps, --seconds or --until-return",
-    "stop_iters": "a run ends by --steps, --seconds or --until-return",
-    "epoch": "a run ends by --steps, --seconds or --until-return",
-    "max_epoch": "a run ends by --steps, --seconds or --until-return",
-    "step_per_epoch": "a run ends by --steps, --seconds or --until-return",
-    "epoch_num_steps": "a run ends by --steps, --seconds or --until-return",
-    "num_cpus_per_env_runner": "each actor is one process: --actors",
-    "num_cpus_per_worker": "each actor is one process: --actors",
-    "evaluation_num_env_runners": "--eval-every adds one evaluator, which plays beside the training",
-    "kl_coeff": "recurrent-ppo bounds its steps by --clip and --target-kl, and by no KL penalty",
-    "vf_share_layers": "--no-separate-critic shares the layers of policy and value, and --separate-critic does not",
-    "num_policies": "shoal train pbt trains a population of policies",
-    "with_pbt": "shoal train pbt trains a population of policies",
-    "num_batches_to_accumulate": "a batch is learned from as soon as it is there",
-    "with_vtrace": "impala corrects the policy lag by V-trace, and the PPOs wait for their actors",
-    "use_vtrace": "impala corrects the policy lag by V-trace, and the PPOs wait for their actors",
-    "restart_behavior": "a directory that holds a run is never overwritten: shoal resume goes on with it",
-    "load_checkpoint_kind": "shoal eval RUN --best plays the best policy by the run's own evaluations",
-    "exploration_loss": "--entropy-cost keeps policies from becoming certain too soon",
-    "async_rl": "impala learns while its actors play; the PPOs wait for theirs",
-    "serial_mode": "--runtime serial runs all in one process",
-    "worker_num_splits": "--double-buffer on does so where --inference server acts",
-    "batched_sampling": "environments run in vectors by themselves: --envs, --actors",
-    "as_test": "--until-return ends a run once its return is good enough",
-    "resume": "shoal resume RUN goes on with a run",
-    "use_sde": "no system here has state-dependent exploration",
-    "hyperparams": "settings are given one by one, as in --learning-rate 1e-3",
-    "render": "shoal eval RUN --video FILE.mp4 films what a policy plays, and --eval-video films each evaluation",
-    "render_mode": "shoal eval RUN --video FILE.mp4 films what a policy plays, and --eval-video films each evaluation",
-    "n_eval_envs": "--eval-every adds one evaluator, which plays --eval-episodes each time",
-    "resume_from": "shoal resume RUN goes on with a run",
-    "log_interval": "metrics are written as the run goes, and shoal watch shows them",
-    "num_nodes": "--runtime ray and torchrun use several machines: shoal cluster --help",
-    "nodes": "--runtime ray and torchrun use several machines: shoal cluster --help",
-    "world_size": "--runtime ray and torchrun use several machines: shoal cluster --help",
-    "algo": "the system comes first: shoal train SYSTEM, or shoal.train(SYSTEM, env=...)",
-    "algorithm": "the system comes first: shoal train SYSTEM, or shoal.train(SYSTEM, env=...)",
-    "seeds": "each seed is a run of its own: shoal train SYSTEM --seeds 0 1 2, or shoal.train(..., seed=N) for each",
-}
 
 FLAGS: dict[str, tuple[str, ...]] = {  # of commands
     "episodes": ("n_episodes", "num_episodes"),
     "video": ("render", "render_mode"),
     "to": ("format", "export_format", "target"),
     "out": ("output", "filename"),
+    "trials": ("n_trials", "num_trials", "num_samples", "max_trials"),
+    "slots": ("max_concurrent_trials", "max_concurrent"),
+    "study": ("study_name",),
 }
 ALIASES = {"ppo": "recurrent-ppo"}  # names by which a system of Shoal's may be asked for too
 ELSEWHERE = {  # systems of the field that are not here -> what to say of them
@@ -274,34 +245,17 @@ COMMANDS = {  # commands of other libraries and tools -> that of Shoal
     "dashboard": "watch", "monitor": "watch", "status": "runs", "ls": "runs", "list": "systems", "algos": "systems",
     "algorithms": "systems", "environments": "envs", "tasks": "envs", "models": "zoo", "pretrained": "zoo",
     "rollout": "eval", "rl_zoo3": "train", "info": "runs", "visualize": "eval", "render": "eval", "demo": "eval",
+    "pbt": "train pbt", "population": "train pbt", "list-envs": "envs", "list-algos": "systems",
+    "list-systems": "systems", "settings": "config", "presets": "config", "show": "config",
+    "plan-run": "plan", "ray": "cluster", "film": "eval", "video": "eval",
     "onnx": "export", "save": "export", "diff": "compare", "graph": "plot", "curves": "plot", "benchmark": "profile",
 }  # fmt: skip
-
-
-def in_python(told: str) -> str:
-    """Return a sentence about flags as one about arguments in Python: ``--hidden 64 64`` is hidden=(64, 64), and
-    ``--no-check`` check=False. Commands (``shoal tune --trials``) stay as they are."""
-    return _FLAG_IN_TEXT.sub(_argument, told).removeprefix("in Python, ")
-
-
-def _argument(found: re.Match[str]) -> str:
-    if found["command"]:
-        return found[0]
-    values = [word if word[0].isdigit() else repr(word) for word in found["words"].split()]
-    value = f"({', '.join(values)})" if len(values) > 1 else "".join(values) or "..."
-    return f"{found['name'].replace('-', '_')}={'False' if found['no'] else value}"
 
 
 def instead(known: Mapping[str, str], name: str) -> str:
     """Return what to say of a name that ``known`` knows of other libraries, to end a sentence with; else nothing."""
     return f": {known[name]}" if name in known else ""
 
-
-_FLAG_IN_TEXT = re.compile(
-    r"(?P<command>shoal [a-z]+(?: [A-Z]+)?(?: --[a-z-]+)+)|"
-    r"--(?P<no>no-)?(?P<name>[a-z]+(?:-[a-z]+)*)"
-    r"(?P<words>(?: [A-Z]+:[A-Z]+)|(?: [0-9][\w.-]*)+|(?: (?:serial|ray|server|lstm|on|off)\b)?)"
-)
 
 _BY_NAME: dict[str, list[str]] = {}  # names of others without their separators (batchsize) -> fields and options
 for _field, _others in (SETTINGS | FLAGS).items():
@@ -317,6 +271,11 @@ def foreign_names() -> list[str]:
 def is_foreign(name: str) -> bool:
     """Return True if ``known_elsewhere`` knows the name, whether or not the system at hand has such a setting."""
     return _squashed(name) in _BY_NAME
+
+
+def fields_called(name: str) -> list[str]:
+    """Return the fields and options that other libraries call ``name``."""
+    return _BY_NAME.get(_squashed(name), [])
 
 
 def known_elsewhere(name: str, names: Container[str]) -> str | None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 from shoal import own_code
 from shoal.errors import UsageError
 from shoal.settings.nearest import nearest, split_words
-from shoal.settings.other_names import ALIASES, ELSEWHERE
+from shoal.settings.other_names import ALIASES, ELSEWHERE, instead
 from shoal.types import Values
 
 if TYPE_CHECKING:  # a name is refused before torch is imported
@@ -82,6 +82,15 @@ def is_known(name: str) -> bool:
     return name.lower() in SYSTEMS or name.lower() in ALIASES
 
 
+def taken_for(what: str, name: str) -> str:
+    """Return the end of a sentence about a name, given for a run or a policy (``what``), that is that of a system or
+    of another library's file; else ""."""
+    if name.endswith((".zip", ".pth", ".pkl", ".ckpt", ".h5")):
+        return " (models of other libraries are not read here)"
+    where = "a directory: `shoal runs` lists them" if what == "run" else "a file, or in the directory of its run"
+    return f" (this is a system, and a {what} is {where})" if is_known(name) else ""
+
+
 def require(name: str) -> None:
     """Raise UsageError, with the nearest valid name, unless there is a system, a module or a file of this name. Imports
     neither it nor torch."""
@@ -91,9 +100,9 @@ def require(name: str) -> None:
             raise UsageError(f"no such system file: '{name}'")
     elif name not in SYSTEMS and not _is_module(name):
         meant = _meant(name)
-        if (instead := ELSEWHERE.get(meant, "")) and instead not in SYSTEMS:
-            raise UsageError(f"there is no system '{name}': {instead} (`shoal systems` lists all)")
-        near = instead or ALIASES.get(meant, meant)
+        if (serves := ELSEWHERE.get(meant, "")) and serves not in SYSTEMS:
+            raise UsageError(f"there is no system '{name}': {serves} (`shoal systems` lists all)")
+        near = serves or ALIASES.get(meant, meant)
         hint = f"; did you mean '{near}'?" if near else ""
         raise UsageError(f"unknown system '{name}'{hint} (`shoal systems` lists all)")
 
@@ -156,6 +165,22 @@ class _Systems(types.ModuleType):
     def __call__(self) -> dict[str, str]:
         """Return every system by its name, with what it is in one sentence."""
         return described()
+
+    if not TYPE_CHECKING:  # which sees the files
+
+        def __getattr__(self, name: str) -> types.ModuleType:
+            """Return the module of a system, which is imported when it is first asked for."""
+            system = name.replace("_", "-")
+            if (module := SYSTEMS.get(ALIASES.get(system, system))) is None:
+                raise AttributeError(f"module 'shoal.systems' has no attribute '{name}'{_system_meant(name)}")
+            return importlib.import_module(module)
+
+
+def _system_meant(name: str) -> str:
+    """Return the attribute that a wrong one stands for as the end of a sentence, or ""."""
+    meant = "" if name.startswith("_") else _meant(name)
+    meant = ALIASES.get(meant, meant)
+    return f"; did you mean '{meant.replace('-', '_')}'?" if meant in SYSTEMS else instead(ELSEWHERE, meant)
 
 
 sys.modules[__name__].__class__ = _Systems

@@ -274,8 +274,12 @@ def test_environments_are_listed_with_kind_and_presets(shoal: Shoal) -> None:
     assert code == 0 and rows["ALE/Pong-v5"][0] == "atari" and {"dqn", "impala"} <= set(rows["ALE/Pong-v5"])
     listed = {row["env"]: row for row in json.loads(shoal("envs", "cartpole", "--json")[1])}
     assert listed["CartPole-v1"]["kind"] == "classic" and "CartPole-v0" not in listed
-    assert shoal("envs", "no such") == (2, "", "shoal: no environment that is installed has 'no such' in its name "
-                                        "(`shoal envs` lists all)\n")  # fmt: skip
+    told = "no environment that is installed has 'no such' in its name or as its kind (`shoal envs` lists all)"
+    assert shoal("envs", "no such") == (2, "", f"shoal: {told}\n")
+    assert max(map(len, shoal("envs", "cartpole")[1].splitlines())) <= 160
+    assert " async-nstep-q " in shoal("envs", "cartpole")[1]  # no name is cut in two
+    kinds = {row["kind"] for row in json.loads(shoal("envs", "classic", "--json")[1])}
+    assert kinds == {"classic"}
 
 
 def test_runs_are_listed_with_their_state(shoal: Shoal, fake: str) -> None:

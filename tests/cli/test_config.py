@@ -16,7 +16,7 @@ from shoal.records.param_files import load_params
 from shoal.settings import yaml_text
 from shoal.settings.config import default_values, read_file, resolve
 from shoal.settings.field_docs import field_docs
-from shoal.settings.flags import coerce, describe, parse_flags, ranged, split
+from shoal.settings.flags import coerce, describe, expect, parse_flags, ranged, split
 from shoal.settings.kinds import env_kind
 from shoal.settings.nearest import nearest
 from shoal.settings.ranges import Count, Positive
@@ -180,6 +180,37 @@ def test_every_default_and_preset_is_in_its_range(name: str) -> None:
     for values in (default_values(system.Config), *system.PRESETS.values()):
         for field, value in values.items():
             assert coerce(hints[field], value) == value, field
+
+
+def test_one_value_serves_a_setting_of_several() -> None:
+    hint = ranged(systems.load("dqn").Config)["hidden"]
+    assert coerce(hint, 64) == (64,) == coerce(hint, [64])
+    assert coerce(hint, np.array([8, 4])) == (8, 4) and coerce(hint, np.int64(8)) == (8,)
+    for wrong in (0, 6.5, True, "many", None, np.array([[8]])):
+        with pytest.raises(UsageError, match="it expects integers of at least 1, found"):
+            expect(hint, wrong, "it")
+    with pytest.raises(UsageError, match="it expects 2 values, found 64"):
+        expect(tuple[int, int], 64, "it")
+
+
+def test_the_form_of_a_schedule_is_said_where_a_function_or_a_word_is_given() -> None:
+    hints = ranged(systems.load("ppo").Config)
+    for wrong in (lambda left: left, "auto"):
+        with pytest.raises(UsageError, match=r"at least 0 or linear\(a, b\) of two such, found"):
+            expect(hints["learning_rate"], wrong, "it")
+    with pytest.raises(UsageError, match=r"it expects a number from 0 to 1, found 'auto'"):
+        expect(hints["gamma"], "auto", "it")
+
+
+def test_a_word_of_several_may_have_large_letters() -> None:
+    hint = ranged(systems.load("impala").Config)["activation"]
+    assert (
+        coerce(hint, "Tanh")
+        == "tanh"
+        == parse_flags(systems.load("impala").Config, [("--activation", ["TANH"])], "")["activation"]
+    )
+    with pytest.raises(UsageError, match=r"one of tanh, relu, found 'nn\.Tanh'"):
+        expect(hint, "nn.Tanh", "it")
 
 
 def test_nearest_name() -> None:

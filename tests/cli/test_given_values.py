@@ -9,8 +9,8 @@ from shoal.cli import seeds
 from shoal.cli.main import main
 from shoal.errors import UsageError
 from shoal.run import Run, RunOptions
+from shoal.settings.done_otherwise import in_python
 from shoal.settings.flags import expect, listed, unknown
-from shoal.settings.other_names import in_python
 from shoal.settings.ranges import Device
 
 

@@ -20,11 +20,12 @@ from shoal.api import UsageError
 from shoal.cli.help import of_command, of_flags
 from shoal.cli.main import COMMANDS, main
 from shoal.cli.runs import FLAGS as commands_of_runs
+from shoal.cli.tune import TUNE_FLAGS
 from shoal.run import RunOptions, resume, train
 from shoal.run.evaluation import Evaluation
 from shoal.run.keywords import takes_options
 from shoal.run.options import FLAGS, REQUIRED_KEYS, RESUMABLE
-from shoal.settings import other_names, other_python_names as in_python
+from shoal.settings import done_otherwise, other_names, other_python_names as in_python
 from shoal.settings.field_docs import field_docs
 from shoal.settings.fields import RUN_FLAGS, RUN_OPTIONS
 from shoal.settings.flags import coerce, divide, options, split
@@ -291,8 +292,10 @@ def test_commands_and_their_flags_are_understood_too(
 
 
 def test_commands_of_others_lead_to_commands_and_flags_to_flags_of_a_command() -> None:
-    assert not set(other_names.COMMANDS) & set(COMMANDS) and set(other_names.COMMANDS.values()) <= set(COMMANDS)
-    flags = {flag for of in commands_of_runs.values() for flag in of}
+    assert not set(other_names.COMMANDS) & set(COMMANDS) and {
+        c.split()[0] for c in other_names.COMMANDS.values()
+    } <= set(COMMANDS)
+    flags = {flag for of in commands_of_runs.values() for flag in of} | set(TUNE_FLAGS)
     assert set(other_names.FLAGS) <= flags and not {o for os in other_names.FLAGS.values() for o in os} & flags
 
 
@@ -357,7 +360,7 @@ def test_the_environment_may_be_the_second_argument(tmp_path: Path) -> None:
      ("--vec_env dummy", "--envs, --actors"), ("--save-model", "always saves its policy"),
      ("--n-trials 9", "shoal tune"), ("--step-per-epoch 9", "--steps, --seconds or --until-return"),
      ("--train-for-seconds 9", "did you mean '--seconds'?"), ("--reward-threshold 9", "did you mean '--until-return'?"),
-     ("-n 1000", "unknown flag '-n': flags are whole words"),
+     ("-n 1000", "unknown flag '-n' of recurrent-ppo: flags are whole words"),
      ("--env-config {}", "did you mean '--env-kwargs'?"), ("--wandb-entity me", "did you mean '--log-args'?")],
 )  # fmt: skip
 def test_a_setting_that_is_not_needed_here_is_answered_with_why(
@@ -371,7 +374,7 @@ def test_no_name_of_ours_is_taken_for_another() -> None:
     fields = {f.name for module in SYSTEMS for f in dataclasses.fields(load(module).Config)} | set(RUN_FLAGS)
     assert not [name for others in SETTINGS.values() for name in others if name in fields]
     assert not set(SETTINGS) - fields, "each is a setting or an option"
-    assert not set(other_names.NOT_NEEDED) & (fields | {name for others in SETTINGS.values() for name in others})
+    assert not set(done_otherwise.NOT_NEEDED) & (fields | {name for others in SETTINGS.values() for name in others})
     assert not (set(ALIASES) | set(ELSEWHERE)) & set(SYSTEMS)
 
 

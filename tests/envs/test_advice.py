@@ -42,9 +42,13 @@ def several():
 def number():
     return 7
 
+def needs(task, *, level, color=1):
+    return Sisters()
+
 gym.register("Cousins-v0", entry_point=Sisters)
 gym.register("Bare-v0", entry_point=bare)
 gym.register("Aunts-v0", entry_point="oldgame:Sisters")
+gym.register("Needs-v0", entry_point=needs)
 """
 
 
@@ -52,17 +56,17 @@ gym.register("Aunts-v0", entry_point="oldgame:Sisters")
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     (tmp_path / "oldgame.py").write_text(OLD)
     monkeypatch.syspath_prepend(str(tmp_path))
-    for id in ("Cousins-v0", "Bare-v0", "Aunts-v0"):
+    for id in ("Cousins-v0", "Bare-v0", "Aunts-v0", "Needs-v0"):
         monkeypatch.delitem(gym.registry, id, raising=False)
     yield "oldgame"
-    for id in ("Cousins-v0", "Bare-v0", "Aunts-v0"):
+    for id in ("Cousins-v0", "Bare-v0", "Aunts-v0", "Needs-v0"):
         gym.registry.pop(id, None)
     sys.modules.pop("oldgame", None)
 
 
-def refusal(env: str) -> str:
+def refusal(env: str, given: dict[str, str] | None = None) -> str:
     with pytest.raises(UsageError) as told:
-        make(env, 1, EnvOptions())
+        make(env, 1, EnvOptions(env_kwargs=given or {}))
     return str(told.value)
 
 
@@ -102,8 +106,16 @@ def test_a_maker_of_a_vector_environment_is_told_what_to_return(module: str) -> 
     assert "shimmy" not in told
 
 
+def test_an_argument_that_a_constructor_misses_is_named_as_it_is_given(module: str) -> None:
+    for name in ("Needs-v0", "needs"):
+        told = refusal(f"{module}:{name}")
+        assert "missing 1 required positional argument: 'task'" in told
+        assert told.endswith("; --env-kwargs.task VALUE gives it, or FILE.py:NAME names a function that makes it")
+    assert "--env-kwargs.level VALUE gives it" in refusal(f"{module}:needs", {"task": "a"})
+
+
 def test_no_name_is_suggested_that_would_be_refused(module: str) -> None:
-    assert "did you mean" not in refusal(f"{module}:Bros-v0")
+    assert refusal(f"{module}:Bros-v0").endswith("has no 'Bros-v0' (`shoal envs oldgame` lists what it registers)")
     assert refusal(f"{module}:Sister").endswith("; did you mean 'Sisters'?")
     assert refusal(f"{module}:Aunt-v0").endswith("; did you mean 'Aunts-v0'?")
 

@@ -157,6 +157,11 @@ def test_no_velocity_is_a_slice() -> None:
         ("ALE/Pon-v5", {}, "unknown environment 'ALE/Pon-v5'; did you mean 'ALE/Pong-v5'?"),
         ("toy:bandit", {}, "unknown environment 'toy:bandit'; did you mean 'toy:bandit-identity'?"),
         ("zzzzqqqq", {}, "unknown environment 'zzzzqqqq'"),
+        ("Nope-v0", {}, r"unknown environment 'Nope-v0' \(an id that"),  # not Gopher, which has most of its letters
+        ("GridWorld-v0", {}, r"unknown environment 'GridWorld-v0' \(an id that"),
+        ("HalfCheeta-v4", {}, "did you mean 'HalfCheetah-v5'?"),  # the latest of what it begins
+        ("Montezuma-v5", {}, "did you mean 'ALE/MontezumaRevenge-v5'?"),
+        ("Half-Cheetah-v4", {}, "did you mean 'HalfCheetah-v4'?"),
         ("Pendulum-v1", {"backend": "ale"}, "serves only Atari"),
         ("Pendulum-v1", {"backend": "gymnasium-vector"}, "no vectorised version"),
         ("toy:multi", {"backend": "envpool"}, "does not serve"),

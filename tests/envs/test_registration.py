@@ -219,17 +219,31 @@ def test_envs_lists_what_a_package_registers_and_names_packages_that_may_have_mo
 ) -> None:
     installed(tmp_path, "test_airships", REGISTER.format("'Zeppelin-v0'"))
     installed(tmp_path, "test_rafts", "import test_no_such_package\n")
+    installed(tmp_path, "test_dinghies", "import pkg_resources\n")
+    installed(tmp_path, "test_canoes", "")
+    installed(tmp_path, "test_ferries", REGISTER.format("'Ferry-v0'"))
+    (tmp_path / "test_ferries" / "harbour_v1.py").write_text("def parallel_env(): ...\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     try:
         assert main(["envs", "zeppelin"]) == 0
         assert capsys.readouterr().out.endswith("in packages that `shoal envs PACKAGE` imports: test_airships\n")
         assert main(["envs", "test-airships"]) == 0
         assert capsys.readouterr().out.split()[0] == "test_airships:Zeppelin-v0"
-        assert main(["envs", "test_rafts"]) == 2
-        assert "package 'test_rafts' cannot be imported: No module named" in capsys.readouterr().err
+        for package, told in (
+            ("test_rafts", "package 'test_rafts' cannot be imported: No module named 'test_no_such_package'"),
+            ("test_dinghies", "; pip install 'setuptools<81' brings it"),
+            ("test_canoes", "; a class or a function of it that makes one is named as --env test_canoes:NAME"),
+        ):
+            assert main(["envs", package]) == 2
+            assert told in capsys.readouterr().err
+        assert main(["envs", "test_ferries"]) == 0  # games of PettingZoo hide nothing that Gymnasium has
+        listed = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
+        assert listed == ["test_ferries.harbour_v1:parallel_env", "test_ferries:Ferry-v0"]
     finally:
-        gym.registry.pop("Zeppelin-v0", None)
-        sys.modules.pop("test_airships", None)
+        for id in ("Zeppelin-v0", "Ferry-v0"):
+            gym.registry.pop(id, None)
+        for name in ("test_airships", "test_canoes", "test_ferries"):
+            sys.modules.pop(name, None)
 
 
 def test_minatar_is_registered_as_it_registers_itself() -> None:

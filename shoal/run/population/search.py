@@ -14,6 +14,7 @@ from shoal.api import RoleFailed, UsageError
 from shoal.run.population.controller import Copy, Population, Rules
 from shoal.run.population.hyperparameters import Space
 from shoal.run.population.slots import Slots
+from shoal.settings.arguments import needs_as_in
 from shoal.types import Values
 
 Objective = Callable[[Any, Values, int], tuple[Any, float]]
@@ -33,6 +34,7 @@ class Found:
     history: list[list[tuple[int, float, Values]]]
 
 
+@needs_as_in("shoal.pbt(objective, {'rate': shoal.Interval(0.1, 1)}, steps=10_000, interval=1_000)")
 def pbt(
     objective: Objective,
     space: Space,
