@@ -11,7 +11,7 @@ import os
 import re
 import reprlib
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from html import escape
 from pathlib import Path
 from typing import IO, Any, BinaryIO, TextIO
@@ -82,8 +82,26 @@ _plain: dict[str, bool] = {}  # directories that were looked at -> whether no li
 def stay_below(path: Path, plain: bool = True) -> None:
     """From now on, what is read below the directory ``path`` (which may itself be a link) is reached without following
     links, whatever is put there meanwhile. ``plain`` False: its links are followed, as the user says that it is
-    theirs."""
-    _plain[os.path.abspath(path)] = plain
+    theirs. Below a directory that follows none, ``path`` may be no link either."""
+    _plain.pop(os.path.abspath(path), None)
+    if not plain or follows_links(path):
+        _plain[os.path.abspath(path)] = plain
+
+
+def rules() -> dict[str, bool]:
+    """Return what ``stay_below`` was told, for a process that this one starts (``adopt``)."""
+    return dict(_plain)
+
+
+def adopt(rules: Mapping[str, bool]) -> None:
+    """Read as the process does that has these ``rules``."""
+    _plain.update(rules)
+
+
+def follows_links(path: Path) -> bool:
+    """Return False if links below the directory ``path``, or below the nearest one around it that was looked at, are
+    not followed."""
+    return _near(Path(os.path.abspath(path)) / "x") is None
 
 
 def open_bytes(path: Path, links: bool = True) -> BinaryIO:
@@ -132,6 +150,23 @@ def to_write(path: Path) -> Iterator[Path]:
     *names, last = Path(os.path.abspath(path)).relative_to(near).parts
     with held(near.resolve(), *names, make=True) as folder:
         yield folder / last
+
+
+@contextlib.contextmanager
+def reached(folder: Path) -> Iterator[Path]:
+    """Give the directory ``folder`` as it is reached within the block: below a directory that follows no links
+    (``stay_below``) it stays the same, whatever takes its place. UsageError for a link there."""
+    near = _near(Path(os.path.abspath(folder)) / "x")
+    if near is None:
+        yield folder
+        return
+    try:
+        with held(near.resolve(), *Path(os.path.abspath(folder)).relative_to(near).parts) as there:
+            yield there
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise _astray(folder, "a symbolic link, or lies behind one") from None
+        raise
 
 
 @contextlib.contextmanager

@@ -26,7 +26,7 @@ from shoal.records.metric_files import newest_steps
 from shoal.run.beside import ALONE, Beside, Company
 from shoal.run.options import RunOptions
 from shoal.run.population.hyperparameters import Interval
-from shoal.run.population.slots import Done, Slots
+from shoal.run.population.slots import Done, Slots, fitting
 from shoal.run.run import Run
 from shoal.run.training import as_json, start
 from shoal.runtime.interrupts import EXIT_CODES, Interrupts
@@ -97,6 +97,7 @@ class Study:
         study = self.open()
         self._check()
         with beside.of(self.path, part="a trial") as company:
+            slots = fitting(min(slots, trials), tell)
             return company.ended(self._search(study, trials, slots, tell, _Rows(self.path, company)))
 
     def _search(self, study: Any, trials: int, slots: int, tell: Callable[[str], None], rows: _Rows) -> Searched:

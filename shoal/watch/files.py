@@ -49,6 +49,7 @@ class RunFiles:
         self.metrics = Table(self.folder, "metrics.jsonl", carries=True)
         self.performance = Table(self.folder, "performance.jsonl")
         self.problems: dict[str, str] = {}
+        self._config: tuple[Any, Values] = None, {}  # the version of config.json that was read, what it says
 
     def refresh(self) -> None:
         """Read on in the files of metrics."""
@@ -58,7 +59,8 @@ class RunFiles:
                 self.problems[table.name] = f"{table.damaged} lines are damaged and left out"
 
     def config(self) -> Values:
-        """Return ``config.json``, {} where it cannot be read. ``config`` and ``origins`` are dicts in it."""
+        """Return ``config.json``, {} where it cannot be read. ``config`` and ``origins`` are dicts in it. A file that
+        has not changed is parsed once, as every curve asks for it."""
 
         def read() -> Values:
             facts = self.folder.json("config.json")
@@ -70,7 +72,10 @@ class RunFiles:
             require_moderate(facts)
             return facts
 
-        return self._look("config.json", read, {})
+        version = self.folder.version("config.json")
+        if version is None or version != self._config[0]:
+            self._config = version, self._look("config.json", read, {})
+        return self._config[1]
 
     def report(self) -> Values:
         """Return ``report.json``: how the run ended, {} where nothing says so."""
