@@ -11,7 +11,7 @@ import os
 import re
 import reprlib
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import IO, Any, BinaryIO, TextIO
@@ -24,6 +24,7 @@ RUN_FORMAT = (
 )
 MAX_TEXT_BYTES = 1 << 26  # bytes of a file that is read as text: those of a run are smaller by far
 MAX_LINE = 1 << 20  # characters, or bytes, of a line of a table
+MAX_COLUMNS = 1_000  # of a table that is read whole
 DEEPEST = 64  # dicts and lists within one another
 WIDEST = 1 << 128  # integers: the state of a random generator is the widest that Shoal writes
 MAX_COUNTER = 1 << 53  # of a counter: what a float still holds exactly
@@ -199,6 +200,13 @@ def bounded_lines(file: IO[str]) -> Iterator[str]:
         if len(line) == MAX_LINE and not line.endswith("\n"):
             raise ValueError(f"it has a line of more than {MAX_LINE:,} characters")
         yield line
+
+
+def require_columns(names: Sequence[str] | None) -> None:
+    """ValueError for the head of a table with more than ``MAX_COLUMNS`` names: a dict of each row takes a hundred times
+    the memory of the file."""
+    if names is not None and len(names) > MAX_COLUMNS:
+        raise ValueError(f"it has {len(names):,} columns, at most {MAX_COLUMNS:,} are read")
 
 
 def parse_json(text: str) -> Any:

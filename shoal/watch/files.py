@@ -18,7 +18,7 @@ from shoal.records.evaluation_files import BEST, FILE as EVALUATIONS, VIDEOS
 from shoal.records.live_file import NAME as LIVE
 from shoal.records.run_lock import NAME as LOCK, is_held
 from shoal.types import Values
-from shoal.untrusted import RUN_FORMAT, excerpt, one_line
+from shoal.untrusted import RUN_FORMAT, excerpt, one_line, require_columns
 from shoal.watch.folder import Folder
 from shoal.watch.series import Table
 
@@ -103,7 +103,9 @@ class RunFiles:
         """Return the rows of ``evaluations.csv``, the newest last."""
 
         def read() -> list[dict[str, str]]:
-            rows = list(csv.DictReader(io.StringIO(self.folder.read(EVALUATIONS).decode("utf-8"))))
+            table = csv.DictReader(io.StringIO(self.folder.read(EVALUATIONS).decode("utf-8")))
+            require_columns(table.fieldnames)
+            rows = list(table)
             return [{str(k): str(v) for k, v in row.items() if k and v} for row in rows[-MOST_EVALUATIONS:]]
 
         return self._look(EVALUATIONS, read, [])
