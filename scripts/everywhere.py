@@ -107,7 +107,8 @@ def run(who: Personality, python: str, quick: bool) -> tuple[bool, str]:
                 "XDG_CACHE_HOME": str(home / "cache"),
                 "XDG_STATE_HOME": str(home / "state"),
             }
-        command = [python, "-m", "pytest", "-q", "-n", "2", "--dist", "worksteal", "-p", "no:cacheprovider", *who.tests]
+        command = [python, "-m", "pytest", "-q", "-n", "2", "--dist", "worksteal", "-p", "no:cacheprovider"]
+        command += ["-m", "not long", *who.tests]
         if quick:
             command += ["-k", "not hypothesis"]
         done = subprocess.run(command, cwd=HERE, env=variables, capture_output=True, text=True, check=False)

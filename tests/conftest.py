@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from devices import ABSENT, PRESENT
-from tiers import is_long
+from tiers import tier
 
 from shoal import fast
 
@@ -46,11 +46,11 @@ def pytest_collection() -> Generator[None, object, object]:
 
 @pytest.hookimpl(tryfirst=True)  # before pytest selects by marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests of the long tier; skip those that need a GPU where there is none."""
+    """Mark the tests of the slow and the long tier; skip those that need a GPU where there is none."""
     here = Path(__file__).parent
     for item in items:
-        if is_long(item.path.relative_to(here).as_posix(), item.name):
-            item.add_marker(pytest.mark.long)
+        if (found := tier(item.path.relative_to(here).as_posix(), item.name)) != "short":
+            item.add_marker(found)
             if item.get_closest_marker("timeout") is None:  # minutes here are more of them on a slower machine
                 item.add_marker(pytest.mark.timeout(600))
         if not PRESENT and item.get_closest_marker("cuda"):

@@ -24,8 +24,10 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("build")
     source = folder / "source"
     shutil.copytree(ROOT / "shoal", source / "shoal", ignore=shutil.ignore_patterns("__pycache__"))
-    for name in SHIPPED:
+    for name in (*SHIPPED, "MANIFEST.in"):
         shutil.copy(ROOT / name, source)
+    (source / "tests").mkdir()
+    (source / "tests" / "test_something.py").touch()
 
     def build(kind: str, where: Path) -> Path:
         command = [sys.executable, "-W", "ignore", "-c", BUILD, kind, str(folder)]
@@ -51,6 +53,13 @@ def test_the_wheel_has_every_module_the_marker_of_types_and_the_licence(built: d
     assert "shoal = shoal.__main__:main" in entries
     assert "License-Expression: Apache-2.0" in metadata and "Description-Content-Type: text/markdown" in metadata
     assert not [name for name in names if name.startswith(("tests", "benchmarks", "docs", "examples", "scripts"))]
+
+
+def test_the_source_distribution_has_no_part_of_the_tests(built: dict[str, Path]) -> None:
+    """Setuptools adds ``tests/test_*.py`` by itself, which need the rest of the repository."""
+    with tarfile.open(built["sdist"]) as archive:
+        folders = {name.split("/")[1] for name in archive.getnames() if name.count("/") > 1}
+    assert "shoal" in folders and "tests" not in folders
 
 
 def test_the_installed_wheel_trains_from_another_folder(built: dict[str, Path], tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The two tiers of tests: what the short one leaves out exists, and the scripts ask for the tier that they name."""
+"""The tiers of tests: what the short one leaves out exists, and the scripts ask for the tier that they name."""
 
 from __future__ import annotations
 
@@ -10,23 +10,24 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tiers import LONG, is_long
+from tiers import LONG, SLOW, tier
 
 ROOT = Path(__file__).parents[1]
 
 
-@pytest.mark.parametrize("path", LONG)
-def test_a_name_in_the_long_tier_is_that_of_a_test(path: str) -> None:
+@pytest.mark.parametrize("tests, path", [(tests, path) for tests in (SLOW, LONG) for path in tests])
+def test_a_name_in_a_tier_is_that_of_a_test(tests: dict[str, tuple[str, ...]], path: str) -> None:
     """A test that is renamed would otherwise be of the short tier, unnoticed."""
     text = (ROOT / "tests" / path).read_text(encoding="utf-8")
-    for part in LONG[path]:
+    for part in tests[path]:
         assert re.search(rf"def test_\w*{part.partition('[')[0].removeprefix('test_')}", text), part
 
 
-def test_a_test_is_long_by_its_file_and_its_name() -> None:
-    assert is_long("systems/test_learning.py", "test_learns[dqn-toy:corridor-1]")
-    assert not is_long("faults/test_kills.py", "test_a_killed_learner_ends_the_run_and_is_named")
-    assert not is_long("elsewhere.py", "test_a_crash_loop_ends_soon_and_says_why_once")
+def test_a_tests_file_and_its_name_say_its_tier() -> None:
+    assert tier("systems/test_learning.py", "test_learns[dqn-toy:corridor-1]") == "long"
+    assert tier("systems/test_resume.py", "test_serial_half_and_half_is_the_whole_bit_for_bit[a3c]") == "slow"
+    assert tier("faults/test_kills.py", "test_a_killed_learner_ends_the_run_and_is_named") == "short"
+    assert tier("elsewhere.py", "test_a_crash_loop_ends_soon_and_says_why_once") == "short"
 
 
 TOOLS = ["-m ruff check .", "-m ruff format --check .", "-m mypy", "-m mypy --config-file scripts/mypy-scripts.ini"]
@@ -38,6 +39,7 @@ TOOLS = ["-m ruff check .", "-m ruff format --check .", "-m mypy", "-m mypy --co
         ((), TOOLS, []),
         (("-k", "impala"), TOOLS, ["-k", "impala"]),
         (("--all", "-x"), TOOLS, ["-m", "", "-x"]),
+        (("--slow", "-x"), [], ["-m", "slow", "-x"]),
         (("--long", "-x"), [], ["-m", "long", "-x"]),
     ],
 )

@@ -1,6 +1,70 @@
-"""Which tests are of the long tier (``scripts/test --all``): they train for long, repeat for every system what the
-short tier does for some, or run a benchmark. By file, and by what their names contain; an empty name is the whole file.
+"""Which tests the short tier leaves out (``scripts/test --all`` runs all), by file, and by what their names contain; an
+empty name is the whole file.
+
+The slow tier takes seconds a test: it repeats for more systems, back ends or ways of failing what the short tier does
+for some. CI runs it too. The long tier trains for minutes, or runs a benchmark.
 """
+
+SLOW: dict[str, tuple[str, ...]] = {
+    "cli/test_alerts.py": ("page_beside_a_training", "hangs_tells_of_it"),
+    "cli/test_commands.py": ("mistake_in_a_process_of_its_own", "closed_output", "name_is_no_text"),
+    "cli/test_export.py": (
+        "any_number_of_rows[es", "any_number_of_rows[impala, lstm",
+        "is_that_of_the_policy[dd-ppo, choices and boxes-torch-export",
+    ),
+    "cli/test_seeds.py": ("differ_within_a_system",),
+    "cluster/test_ray.py": ("goes_from_local_processes",),
+    "envs/test_ale.py": ("newest_frames[options1", "newest_frames[options2"),
+    "envs/test_composite.py": ("keeps_to_the_mask[dd-ppo", "keeps_to_the_mask[impala"),
+    "envs/test_minigrid_pixels.py": ("the_picture_is_minigrids[MiniGrid-Key", "the_picture_is_minigrids[MiniGrid-Obs"),
+    "envs/test_own_device.py": (
+        "ppo_learns_on_it[Elsewhere", "ppo_learns_on_it[Saving", "goes_on_within_episodes_if_they_are_saved[Points",
+    ),
+    "envs/test_pointgoal.py": ("agree_with_a_grid[rooms",),
+    "faults/test_blocked.py": ("hangs[2-local-observer-sleeping",),
+    "faults/test_full_disk.py": ("costs_only_itself",),
+    "faults/test_fuzz.py": ("files_of_a_stranger[0",),
+    "faults/test_gone.py": ("ends[serial-replaced", "ends[serial-moved"),
+    "faults/test_kills.py": ("killed_parent",),
+    "faults/test_portable.py": ("what_linux_has[es",),
+    "faults/test_safety.py": ("nothing_listens",),
+    "faults/test_seeds.py": ("share_no_seed[4096", "share_no_seed[64"),
+    "faults/test_streams.py": (
+        "can_be_written", "start_without_standard_streams", "takes_the_output[script4",
+        "trains_without_standard_streams", "full_at_the_start",
+    ),
+    "faults/test_swapped.py": ("swapped_for_a_link[checkpoints",),
+    "population/test_members.py": ("slots_end",),
+    "runtime/test_loggers.py": ("same_run_of_the_back_end",),
+    "runtime/test_metrics.py": tuple(f"write_the_same_metric_files[{system}" for system in ("qt-opt", "d4pg")),
+    "runtime/test_symptoms.py": (
+        "toy_made_for_it[observations-recurrent-ppo-toy8", "toy_made_for_it[observations-recurrent-ppo-toy9",
+    ),
+    "systems/test_data_parallel.py": ("what_one_learns[all move them-2", "what_one_learns[one moves the weights-3"),
+    "systems/test_device_pipeline.py": tuple(
+        f"once_for_each_gradient[{case}"
+        for case in (
+            "dd-ppo, lstm", "recurrent-ppo, gru", "r2d2, zero", "r2d3", "recurrent-ppo, normalised", "impala, lstm",
+            "apex-dqn, rmsprop", "rainbow", "apex-dpg", "impala, two learners",
+        )
+    ),
+    "systems/test_dpg.py": ("what_one_learns[env2-categorical-2", "what_one_learns[env1-mixture-3"),
+    "systems/test_evaluation.py": ("repeat_exactly[apex-dqn", "repeat_exactly[r2d2"),
+    "systems/test_gradient_modes.py": ("",),
+    "systems/test_images.py": tuple(
+        f"learned_from[{case}"
+        for case in (
+            "r2d2-env-dueling", "recurrent-ppo-env-core", "impala-env-torso", "unreal-env-bf16", "gorila-env-bf16",
+            "d4pg-env-env_kwargs", "a3c-env-bf16",
+        )
+    ),
+    "systems/test_q_learning.py": (
+        "what_one_learns[True-True-False-all-of three", "what_one_learns[False-False-False-all-images",
+    ),
+    "systems/test_resume.py": (
+        "bit_for_bit[impala, server, two groups", "bit_for_bit[dd-ppo", "bit_for_bit[a3c", "cut_short_is_played_again",
+    ),
+}  # fmt: skip
 
 LONG: dict[str, tuple[str, ...]] = {
     "benchmarks/test_smoke.py": ("",),
@@ -71,6 +135,9 @@ LONG: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 
 
-def is_long(path: str, name: str) -> bool:
-    """Whether a test, by its file under ``tests`` and its name, is of the long tier."""
-    return any(part in name for part in LONG.get(path, ()))
+def tier(path: str, name: str) -> str:
+    """Return ``short``, ``slow`` or ``long``: the tier of a test, by its file under ``tests`` and its name."""
+    for found, tests in {"long": LONG, "slow": SLOW}.items():
+        if any(part in name for part in tests.get(path, ())):
+            return found
+    return "short"
