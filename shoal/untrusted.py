@@ -11,7 +11,7 @@ import os
 import re
 import reprlib
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import IO, Any, BinaryIO, TextIO
@@ -24,6 +24,7 @@ RUN_FORMAT = (
 )
 MAX_TEXT_BYTES = 1 << 26  # bytes of a file that is read as text: those of a run are smaller by far
 MAX_LINE = 1 << 20  # characters, or bytes, of a line of a table
+MAX_COLUMNS = 1_000  # of a table that is read whole
 DEEPEST = 64  # dicts and lists within one another
 WIDEST = 1 << 128  # integers: the state of a random generator is the widest that Shoal writes
 MAX_COUNTER = 1 << 53  # of a counter: what a float still holds exactly
@@ -82,8 +83,26 @@ _plain: dict[str, bool] = {}  # directories that were looked at -> whether no li
 def stay_below(path: Path, plain: bool = True) -> None:
     """From now on, what is read below the directory ``path`` (which may itself be a link) is reached without following
     links, whatever is put there meanwhile. ``plain`` False: its links are followed, as the user says that it is
-    theirs."""
-    _plain[os.path.abspath(path)] = plain
+    theirs. Below a directory that follows none, ``path`` may be no link either."""
+    _plain.pop(os.path.abspath(path), None)
+    if not plain or follows_links(path):
+        _plain[os.path.abspath(path)] = plain
+
+
+def rules() -> dict[str, bool]:
+    """Return what ``stay_below`` was told, for a process that this one starts (``adopt``)."""
+    return dict(_plain)
+
+
+def adopt(rules: Mapping[str, bool]) -> None:
+    """Read as the process does that has these ``rules``."""
+    _plain.update(rules)
+
+
+def follows_links(path: Path) -> bool:
+    """Return False if links below the directory ``path``, or below the nearest one around it that was looked at, are
+    not followed."""
+    return _near(Path(os.path.abspath(path)) / "x") is None
 
 
 def open_bytes(path: Path, links: bool = True) -> BinaryIO:
@@ -135,6 +154,23 @@ def to_write(path: Path) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
+def reached(folder: Path) -> Iterator[Path]:
+    """Give the directory ``folder`` as it is reached within the block: below a directory that follows no links
+    (``stay_below``) it stays the same, whatever takes its place. UsageError for a link there."""
+    near = _near(Path(os.path.abspath(folder)) / "x")
+    if near is None:
+        yield folder
+        return
+    try:
+        with held(near.resolve(), *Path(os.path.abspath(folder)).relative_to(near).parts) as there:
+            yield there
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise _astray(folder, "a symbolic link, or lies behind one") from None
+        raise
+
+
+@contextlib.contextmanager
 def by_name(path: Path) -> Iterator[str]:
     """Open a file as ``open_bytes`` does, and give a name for it to those who open files by theirs. Raises as it."""
     with open_bytes(path) as file:
@@ -164,6 +200,13 @@ def bounded_lines(file: IO[str]) -> Iterator[str]:
         if len(line) == MAX_LINE and not line.endswith("\n"):
             raise ValueError(f"it has a line of more than {MAX_LINE:,} characters")
         yield line
+
+
+def require_columns(names: Sequence[str] | None) -> None:
+    """ValueError for the head of a table with more than ``MAX_COLUMNS`` names: a dict of each row takes a hundred times
+    the memory of the file."""
+    if names is not None and len(names) > MAX_COLUMNS:
+        raise ValueError(f"it has {len(names):,} columns, at most {MAX_COLUMNS:,} are read")
 
 
 def parse_json(text: str) -> Any:

@@ -56,7 +56,7 @@ ALLOWED: dict[str, set[str] | None] = {
     "local": {"shm", "runtime", "program", "metering", "records", "systems", "fast", "jit", "machine", "paths"}
     | {"untrusted"},
     # systems, fast: local.preload
-    "ray_runtime": {"local", "shm", "runtime", "program", "metering", "records", "extras"},
+    "ray_runtime": {"local", "shm", "runtime", "program", "metering", "records", "extras", "untrusted"},
     "torchrun": {"local", "shm", "serial", "runtime", "program", "metering", "records", "untrusted"},
     "policy": {"systems", "topology", "envs", "roles", "nets", "settings", "paths", "own_settings", "extras", "held"}
     | {"untrusted"},

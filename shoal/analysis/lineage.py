@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING
 from shoal.analysis.plot import check_path, plain_text, require_matplotlib, save
 from shoal.api import UsageError
 from shoal.records.damage import reading
-from shoal.untrusted import one_line, read_text, require_plain
+from shoal.untrusted import one_line, read_text, require_columns, require_plain
 from shoal.words import counted
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Row = dict[str, str]
+MAX_MEMBERS = 200  # that are drawn
+MAX_HYPERPARAMETERS = 30
 
 
 def read(path: Path, trust: bool = False) -> tuple[list[Row], list[Row]]:
@@ -30,7 +32,9 @@ def read(path: Path, trust: bool = False) -> tuple[list[Row], list[Row]]:
         rows: list[Row] = []
         if file.is_file():
             with reading(file):
-                rows = list(csv.DictReader(io.StringIO(read_text(file))))
+                table = csv.DictReader(io.StringIO(read_text(file)))
+                require_columns(table.fieldnames)
+                rows = list(table)
         out.append(rows)
     if not out[0]:
         raise UsageError(f"no member of the population in '{path}' has made a step yet")
@@ -53,15 +57,18 @@ def _figure(path: Path, scores: list[Row], copies: list[Row]) -> Figure:
     from matplotlib import figure  # without pyplot: no window, no global state
 
     names = [c for c in scores[0] if c not in ("member", "step", "score", "seconds")]
-    panels = ["score", *names]
+    panels = ["score", *names[:MAX_HYPERPARAMETERS]]
     drawn = figure.Figure(figsize=(9, 2.6 * len(panels)), layout="constrained")
     axes = drawn.subplots(len(panels), 1, sharex=True, squeeze=False)
     members: dict[int, list[Row]] = defaultdict(list)
     for row in scores:
         members[int(row["member"])].append(row)
+    copies_of: dict[int, list[Row]] = defaultdict(list)
+    for copy in copies:
+        copies_of[int(copy["child"])].append(copy)
     for axis, name in zip(axes[:, 0], panels, strict=True):
-        for index, rows in sorted(members.items()):
-            steps, values = line(rows, [c for c in copies if int(c["child"]) == index], name)
+        for index, rows in sorted(members.items())[:MAX_MEMBERS]:
+            steps, values = line(rows, copies_of[index], name)
             axis.plot(steps, values, marker=".", color=f"C{index % 10}", label=str(index), linewidth=1)
         axis.set_ylabel(one_line(name))
         if name != "score" and all(float(row[name]) > 0 for row in scores if row[name]):
@@ -69,7 +76,10 @@ def _figure(path: Path, scores: list[Row], copies: list[Row]) -> Figure:
         ends = [(float(c["step"]), float(c[_before(name)])) for c in copies if c[_before(name)]]
         if ends:
             axis.plot(*zip(*ends, strict=True), "x", color="grey", label="given up")
-    axes[0, 0].set_title(f"{path.name}: {counted(len(members), 'member')}, {counted(len(copies), 'copy')}")
+    title = f"{path.name}: {counted(len(members), 'member')}, {counted(len(copies), 'copy')}"
+    for what, most, found in (("members", MAX_MEMBERS, members), ("hyperparameters", MAX_HYPERPARAMETERS, names)):
+        title += f"\n(the first {most} of {len(found):,} {what})" if len(found) > most else ""
+    axes[0, 0].set_title(title)
     axes[0, 0].legend(title="member", fontsize="small", ncols=2)
     axes[-1, 0].set_xlabel("environment steps of a member")
     return drawn

@@ -20,6 +20,7 @@ REFUSED = {  # what a machine refuses: a full or read-only disk, rights, descrip
     errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.EMFILE, errno.ENFILE,
     errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP,
 }  # fmt: skip
+MAX_VALUE = 2_000  # characters of a setting in a table
 MAX_SENTENCE = 4_000  # characters of what is said of a failure
 HELP = ("-h", "--help", "--help-all")
 OF_SYSTEMS = ("train", "config", "draw", "plan")  # commands whose flags are also the fields of a system's config
@@ -242,7 +243,8 @@ def config(args: list[str]) -> int:
     for key, value in resolved.shown().items():
         origin = resolved.origins[key]
         style = "dim" if origin == "default" else "bold"
-        told, origin = escape(one_line(show(value))), escape(one_line(origin))
+        text, origin = one_line(show(value)), escape(one_line(origin))
+        told = escape(text if len(text) <= MAX_VALUE else f"{text[:MAX_VALUE]}... (--toml shows all of it)")
         table.add_row(key, told, f"[{style}]{origin}[/{style}]", escape(docs.get(key, "")))
     console = Console(file=styled(sys.stdout), width=None if sys.stdout.isatty() else OFF_TERMINAL)
     heading = one_line(f"{short_name(name)}, preset {resolved.preset} ({resolved.why})")

@@ -15,6 +15,12 @@ SPARE_DESCRIPTORS = 128  # for files, logs and libraries
 MOST = 1 << 16  # that anybody needs
 
 
+def room() -> int:
+    """Return how many replicas ``make_room`` has room for."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    return max(0, ((MOST if hard == resource.RLIM_INFINITY else hard) - _open() - SPARE_DESCRIPTORS) // EACH)
+
+
 def make_room(replicas: int) -> None:
     """Raise this process's soft limit to what so many replicas need; UsageError if the hard limit is lower."""
     needed = EACH * replicas + _open() + SPARE_DESCRIPTORS

@@ -27,6 +27,7 @@ from shoal.errors import ShoalError, UsageError
 from shoal.local import descriptors, signals
 from shoal.paths import working_directory
 from shoal.runtime.streams import open_standard
+from shoal.untrusted import adopt, rules
 
 PRELOAD = ["shoal.local.preload"]
 FOLDER = "SHOAL_SOCKET_FOLDER"  # tells the process that replicas are forked from what it removes at its end
@@ -176,9 +177,10 @@ def without_main() -> Iterator[None]:
 
 
 def start(target: Callable[..., None], args: tuple[object, ...], name: str) -> BaseProcess:
-    """A started process. ShoalError if the system allows no further one."""
+    """A started process, which follows links where this one does (``untrusted.stay_below``). ShoalError if the system
+    allows no further one."""
     working_directory()  # a process cannot be started from one that was removed
-    process = context().Process(target=target, args=args, name=name)
+    process = context().Process(target=_begin, args=(rules(), target, args), name=name)
     try:
         with without_main():
             process.start()
@@ -188,6 +190,11 @@ def start(target: Callable[..., None], args: tuple[object, ...], name: str) -> B
             "(ulimit -u, the pids limit of the container, memory)"
         ) from None
     return process
+
+
+def _begin(known: dict[str, bool], target: Callable[..., None], args: tuple[object, ...]) -> None:
+    adopt(known)
+    target(*args)
 
 
 def kill(process: Process) -> None:

@@ -20,14 +20,14 @@ from shoal.planning.scan import Planner, Point, Row, advice, configured, knee, p
 from shoal.records.atomic_write import write_output
 from shoal.run.flags import resolve_flags
 from shoal.settings.flags import coerce, describe, split
-from shoal.settings.ranges import Envs, Natural, Parts, Positive
+from shoal.settings.ranges import Envs, Natural, Parts, Positive, UpToAnHour
 from shoal.simulation import Machine, machine as machines
 from shoal.untrusted import excerpt
 from shoal.words import counted
 
 FLAGS = {
     "target": Positive, "costs": str, "machine": str,
-    "out": str, "json": bool, "save-costs": str, "seconds": Positive, "seed": Natural,
+    "out": str, "json": bool, "save-costs": str, "seconds": UpToAnHour, "seed": Natural,
 }  # fmt: skip
 SIZES = {"--actors": Parts, "--learners": Parts, "--nodes": Parts, "--envs": Envs}  # flags that take several numbers
 ACTORS = (1, 2, 4, 8, 16)

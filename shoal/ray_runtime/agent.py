@@ -42,6 +42,7 @@ from shoal.shm.arena import Arena
 from shoal.shm.group_layout import ReduceLayout, SharedLayout
 from shoal.shm.layout import LINE, Plan
 from shoal.types import Values
+from shoal.untrusted import adopt
 
 PERIOD = 0.1  # seconds between two reports to the driver, where nothing is urgent
 DIED = "died"  # the kind of event that a replica's process has ended
@@ -66,6 +67,7 @@ class Orders:
     saving: SaveOptions | None
     resume: Checkpoint | None
     hang_timeout: float
+    links: dict[str, bool]  # see ``untrusted.rules``
 
 
 @dataclass(frozen=True)
@@ -104,6 +106,7 @@ class Agent:
     def __init__(self, orders: bytes, paths: list[str]) -> None:
         sys.path.extend(path for path in paths if path not in sys.path)
         self._orders: Orders = cloudpickle.loads(orders)
+        adopt(self._orders.links)
         plan = self._orders.plan
         self._arena = Arena(plan.total)
         ports.fill(self._arena, plan)

@@ -36,6 +36,7 @@ from shoal.shm import divided
 from shoal.shm.group_layout import SharedLayout
 from shoal.shm.layout import STOP, Plan
 from shoal.types import Values
+from shoal.untrusted import rules
 
 log = logging.getLogger("shoal.runtime")
 
@@ -124,7 +125,7 @@ class RaySupervisor(Supervisor):
         limits = launch.stop.steps, launch.stop.updates
         orders = Orders(
             self._program, self._plan, self._blobs, savers, launch.seed, limits, launch.run_dir, launch.spans,
-            launch.saving, launch.resume, self._hang_timeout,
+            launch.saving, launch.resume, self._hang_timeout, rules(),
         )  # fmt: skip
         pickled: bytes = cloudpickle.dumps(orders)
         return pickled

@@ -30,10 +30,13 @@ from shoal.records.formats import check_format
 from shoal.records.presence import Presence
 from shoal.types import Values
 from shoal.untrusted import MAX_COUNTER, RUN_FORMAT, brief, excerpt, parse_json, read_text
+from shoal.words import counted
 
 FOLDER = "checkpoints"
 RUN = "run"  # the part that belongs to no role: counters, episodes, seconds
 SPARE_DISK_BYTES = 64 << 20  # bytes that a checkpoint leaves free on the disk
+MAX_DIFFERENCES = 20  # of a program and what was saved, which are listed
+TOLD = 2  # checkpoints that are skipped of which each is named
 _NAME = re.compile(r"\d{12,}(\.\d+)?")
 MANIFEST, _TEMPORARY, _DAMAGED = "manifest.json", ".tmp-", "damaged-"
 
@@ -88,7 +91,8 @@ class Checkpoint:
         was, now = self.manifest["program"], shape_of(program)
         lines = [] if was == shape_of(program, server=True) else list(differences(was, now))
         if lines:
-            listed = "\n".join(f"  {line}" for line in lines)
+            more = [f"and {len(lines) - MAX_DIFFERENCES:,} more"] if len(lines) > MAX_DIFFERENCES else []
+            listed = "\n".join(f"  {line}" for line in [*lines[:MAX_DIFFERENCES], *more])
             raise ShoalError(f"the checkpoint '{self.path}' does not fit this program:\n{listed}")
 
     @contextlib.contextmanager
@@ -201,21 +205,41 @@ def newest(folder: Path) -> Checkpoint:
 
     Raises ShoalError if there is none, or if the newest has a format that this version does not read.
     """
-    damaged = 0
+    skipped = Skipped()
     for path in named(folder):
         if not (path / MANIFEST).is_file():
-            damaged += 1
-            log.warning("the checkpoint '%s' is damaged: it has no %s; it is set aside", path, MANIFEST)
+            skipped.tell(f"the checkpoint '{path}' is damaged: it has no {MANIFEST}; it is set aside")
             set_aside(path)
     for path in complete(folder):
         try:
-            return verified(path)
+            found = verified(path)
         except Damaged as error:
-            damaged += 1
-            log.warning("the checkpoint '%s' is damaged: %s; trying the one before", path, error)
+            skipped.tell(f"the checkpoint '{path}' is damaged: {error}; trying the one before")
             set_aside(path)
-    why = f"all {damaged} are damaged" if damaged else "none was completed"
+        else:
+            skipped.tell_others()
+            return found
+    why = f"all {skipped.count:,} are damaged" if skipped.count else "none was completed"
     raise ShoalError(f"'{folder.parent}' has no checkpoint to resume from: {why}")
+
+
+class Skipped:
+    """Warns of checkpoints that are skipped: of the first two one by one, of ``tell_others`` together, as somebody
+    else's directory may hold thousands."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def tell(self, sentence: str) -> None:
+        """Log a warning about one of them."""
+        self.count += 1
+        if self.count <= TOLD:
+            log.warning("%s", sentence)
+
+    def tell_others(self) -> None:
+        """Log a warning about those that ``tell`` did not."""
+        if self.count > TOLD:
+            log.warning("so are %s more before it", counted(self.count - TOLD, "checkpoint"))
 
 
 def completed(folder: Path) -> bool:

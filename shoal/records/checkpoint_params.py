@@ -2,36 +2,46 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from pathlib import Path
 
 import torch
 
 from shoal.api import Field, ShoalError, Tensors, views
-from shoal.records.checkpoint import MANIFEST, Checkpoint, Damaged, complete, part, verified
+from shoal.records.checkpoint import MANIFEST, Checkpoint, Damaged, Skipped, Unloadable, complete, part, verified
 from shoal.untrusted import brief, excerpt, parse_json, read_text
-
-log = logging.getLogger("shoal.runtime")
 
 
 def newest_params(folder: Path, channel: str | None) -> tuple[int, Tensors] | None:
     """Return (updates, parameters) of a channel (None: the only one) from the newest checkpoint where they are
     undamaged, or None if there is none."""
+    skipped = Skipped()
     for path in complete(folder):
         try:
-            name = part("params", channel) if channel is not None else _only_params(path)
-            names = _pieces(path, name)
-            checkpoint = verified(path, only=names)
-        except Damaged as error:
-            log.warning("the checkpoint '%s' is damaged: %s; trying the one before", path, error)
+            found = _params(path, channel)
+        except (Damaged, Unloadable) as error:
+            why = error.why if isinstance(error, Unloadable) else error
+            skipped.tell(f"the checkpoint '{path}' is damaged: {why}; trying the one before")
             continue
-        if all(map(checkpoint.has, names)):
-            updates = int(checkpoint.manifest["updates"])
-            if names == [name]:
-                return updates, checkpoint.read(name)["tensors"]
-            return updates, _joined(checkpoint, name, names)
+        if found is not None:
+            skipped.tell_others()
+            return found
     return None
+
+
+def _params(path: Path, channel: str | None) -> tuple[int, Tensors] | None:
+    """Return (updates, parameters) of one checkpoint, or None if it has none. Raises Damaged or Unloadable."""
+    name = part("params", channel) if channel is not None else _only_params(path)
+    names = _pieces(path, name)
+    checkpoint = verified(path, only=names)
+    if not all(map(checkpoint.has, names)):
+        return None
+    with checkpoint.fitting(name):
+        pieces = [dict(checkpoint.read(each)["tensors"]) for each in names]
+        tensors = pieces[0] if names == [name] else _joined(checkpoint, name, pieces)
+        if foreign := [key for key, value in tensors.items() if not isinstance(value, torch.Tensor)]:
+            raise TypeError(f"{brief(foreign[0])} is no tensor")
+    return int(checkpoint.manifest["updates"]), tensors
 
 
 def _saved_params(path: Path) -> list[str]:
@@ -45,19 +55,18 @@ def _saved_params(path: Path) -> list[str]:
 
 def _pieces(path: Path, name: str) -> list[str]:
     """Return the parts of a params channel in order: one, or one for each of its writers."""
-    numbered = [s for s in _saved_params(path) if re.fullmatch(re.escape(name) + r"\.\d+", s)]
+    numbered = [s for s in _saved_params(path) if re.fullmatch(re.escape(name) + r"\.\d{1,9}", s)]
     return sorted(numbered, key=lambda s: int(s.rpartition(".")[2])) or [name]
 
 
-def _joined(checkpoint: Checkpoint, name: str, names: list[str]) -> Tensors:
+def _joined(checkpoint: Checkpoint, name: str, pieces: list[Tensors]) -> Tensors:
     """Return the parameters of a divided channel, joined from parts that are one vector each."""
-    flat = torch.cat([tensor for each in names for tensor in checkpoint.read(each)["tensors"].values()])
+    flat = torch.cat([tensor for piece in pieces for tensor in piece.values()])
     for channel, spec in checkpoint.manifest["program"]["channels"].items():
         if part("params", channel) == name:
-            with checkpoint.fitting(name):
-                shapes = {field: tuple(parse_json(told.partition(" ")[2])) for field, told in spec.items()}
-                return views(flat, {field: Field(shape) for field, shape in shapes.items()})
-    raise ShoalError(f"the checkpoint '{checkpoint.path}' does not say what {brief(name)} looks like")
+            shapes = {field: tuple(parse_json(told.partition(" ")[2])) for field, told in spec.items()}
+            return views(flat, {field: Field(shape) for field, shape in shapes.items()})
+    raise ValueError(f"its manifest does not say what {brief(name)} looks like")
 
 
 def _only_params(path: Path) -> str:
@@ -67,5 +76,5 @@ def _only_params(path: Path) -> str:
     if len(names) > 1 and len(whole) == 1 and _pieces(path, min(whole)) == sorted(names, key=lambda n: (len(n), n)):
         return min(whole)
     if len(names) > 1:
-        raise ShoalError(f"'{path}' holds several parameters ({', '.join(names)}): expected to be told which")
+        raise ShoalError(f"'{path}' holds several parameters ({brief(names)}): expected to be told which")
     return names[0] if names else part("params", "")

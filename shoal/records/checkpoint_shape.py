@@ -7,6 +7,7 @@ from typing import Any
 
 from shoal.program import Program
 from shoal.types import Values
+from shoal.untrusted import excerpt
 
 SERVER = "inference"  # the role that chooses actions for others; it has no state of its own
 # field with the parameter version of each action, if that role chose it (roles.actor.VERSION); never saved
@@ -49,8 +50,8 @@ def differences(was: Any, now: Any, where: str = "") -> Iterator[str]:
         for key in [*was, *(k for k in now if k not in was)]:
             yield from differences(was.get(key), now.get(key), f"{where}/{key}".removeprefix("/"))
     elif was != now:
-        yield f"{where}: saved {_show(was)}, now {_show(now)}"
+        yield f"{excerpt(where)}: saved {_show(was)}, now {_show(now)}"
 
 
 def _show(value: Any) -> str:
-    return "nothing" if value is None else "something" if isinstance(value, dict) else str(value)
+    return "nothing" if value is None else "something" if isinstance(value, dict) else excerpt(value)

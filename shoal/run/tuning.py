@@ -26,7 +26,7 @@ from shoal.records.metric_files import newest_steps
 from shoal.run.monitors import NO_MONITORS, MonitorOptions, Monitors
 from shoal.run.options import RunOptions
 from shoal.run.population.hyperparameters import Interval
-from shoal.run.population.slots import Done, Slots
+from shoal.run.population.slots import Done, Slots, fitting
 from shoal.run.run import Run
 from shoal.run.training import as_json, start
 from shoal.runtime.interrupts import EXIT_CODES, Interrupts
@@ -99,6 +99,7 @@ class Study:
         study = self.open()
         self._check()
         with monitors.running(self.path, part="a trial") as active:
+            slots = fitting(min(slots, trials), tell)
             return active.ended(self._search(study, trials, slots, tell, _Rows(self.path, active)))
 
     def _search(self, study: Any, trials: int, slots: int, tell: Callable[[str], None], rows: _Rows) -> Searched:

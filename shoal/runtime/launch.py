@@ -11,11 +11,12 @@ from typing import Protocol, runtime_checkable
 from shoal.api import ShoalError
 from shoal.metering.aggregator import Aggregator, Observer
 from shoal.program import Program
-from shoal.records.checkpoint import Checkpoint, SaveOptions, Unloadable, set_aside
+from shoal.records.checkpoint import TOLD, Checkpoint, SaveOptions, Unloadable, set_aside
 from shoal.records.publication import Publication
 from shoal.records.report import Report as Report
 from shoal.untrusted import excerpt
 
+MAX_UNLOADABLE = 10  # checkpoints that cannot be loaded, each of which takes a start of the run
 log = logging.getLogger("shoal.runtime")
 
 
@@ -95,7 +96,8 @@ class CannotGoOn(ShoalError):
 def run_from_newest(launch: Launch, run: Callable[[Launch], Report], unloadable: Sequence[Checkpoint] = ()) -> Report:
     """Return the report of a ``run`` from the newest checkpoint, ``launch.resume`` or one before it, whose state can be
     loaded: ``run`` raises Unloadable where it cannot, and calls ``loaded`` of what it is given where it can. Those that
-    cannot are named, and set aside once another was loaded: where none is, the fault may be the program's."""
+    cannot are named, and set aside once another was loaded: where none is, the fault may be the program's. At most
+    ``MAX_UNLOADABLE`` are tried."""
     source, has_loaded = launch.resume, False
 
     def loaded() -> None:
@@ -110,9 +112,10 @@ def run_from_newest(launch: Launch, run: Callable[[Launch], Report], unloadable:
         return run(replace(launch, loaded=loaded))
     except Unloadable as error:
         before = None if has_loaded or source is None or launch.went_back is None else source.before()
-        if source is None or before is None:
+        if source is None or before is None or len(unloadable) >= MAX_UNLOADABLE - 1:
             raise
-        log.warning("%s; trying the one before", error)
+        if len(unloadable) < TOLD:
+            log.warning("%s; trying the one before", error)
     return run_from_newest(replace(launch, resume=before), run, (*unloadable, source))
 
 

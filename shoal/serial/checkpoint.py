@@ -82,9 +82,10 @@ def load(source: Checkpoint, instance: Instance, *aggregators: Aggregator) -> No
         with source.fitting(name):
             assert isinstance(replica.role, Stateful)
             replica.role.load_state_dict(saved["role"])
+    was_read = [end.store for replica in instance.replicas for end in _readers(replica).values() if end.seen]
     for channel_name, channel in instance.channels.items():
         name = part("params" if isinstance(channel, PARAMS) else "channel", channel_name)
-        if not isinstance(channel, SerialConstant) and source.has(name):
+        if not isinstance(channel, SerialConstant) and (source.has(name) or channel in was_read):
             with source.fitting(name):
                 channel.load_state_dict(source.read(name))
     with source.fitting(RUN):

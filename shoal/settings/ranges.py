@@ -91,6 +91,7 @@ Episodes = Annotated[int, _integers(1, 1_000_000)]
 EpisodesOrNone = Annotated[int, _integers(0, 1_000_000)]
 Fraction = Annotated[float, Range("a number from 0 to 1", lambda x: 0 <= x <= 1)]
 UpToHalf = Annotated[float, Range("a number above 0 and at most 0.5", lambda x: SMALLEST <= x <= 0.5)]
+UpToAnHour = Annotated[float, Range("a number of seconds above 0 and at most 3600", lambda x: SMALLEST <= x <= 3_600)]
 Decay = Annotated[float, Range("a number of at least 0 and below 1", lambda x: 0 <= x < 1)]  # of a running average
 Device = Annotated[str, Range("auto, cpu, cuda or cuda:N", _device)]
 OnlyWith = Mapping[str, tuple[Any, ...]]  # see ``only_with``

@@ -18,7 +18,7 @@ from shoal.records.evaluation_files import BEST, FILE as EVALUATIONS, VIDEOS
 from shoal.records.live_file import NAME as LIVE
 from shoal.records.run_lock import NAME as LOCK, is_held
 from shoal.types import Values
-from shoal.untrusted import RUN_FORMAT, excerpt, one_line
+from shoal.untrusted import RUN_FORMAT, excerpt, one_line, require_columns
 from shoal.watch.folder import Folder
 from shoal.watch.series import Table
 
@@ -49,6 +49,7 @@ class RunFiles:
         self.metrics = Table(self.folder, "metrics.jsonl", carries=True)
         self.performance = Table(self.folder, "performance.jsonl")
         self.problems: dict[str, str] = {}
+        self._config: tuple[Any, Values] = None, {}  # the version of config.json that was read, what it says
 
     def refresh(self) -> None:
         """Read on in the files of metrics."""
@@ -58,7 +59,8 @@ class RunFiles:
                 self.problems[table.name] = f"{table.damaged} lines are damaged and left out"
 
     def config(self) -> Values:
-        """Return ``config.json``, {} where it cannot be read. ``config`` and ``origins`` are dicts in it."""
+        """Return ``config.json``, {} where it cannot be read. ``config`` and ``origins`` are dicts in it. A file that
+        has not changed is parsed once, as every curve asks for it."""
 
         def read() -> Values:
             facts = self.folder.json("config.json")
@@ -70,7 +72,10 @@ class RunFiles:
             require_moderate(facts)
             return facts
 
-        return self._look("config.json", read, {})
+        version = self.folder.version("config.json")
+        if version is None or version != self._config[0]:
+            self._config = version, self._look("config.json", read, {})
+        return self._config[1]
 
     def report(self) -> Values:
         """Return ``report.json``: how the run ended, {} where nothing says so."""
@@ -98,7 +103,9 @@ class RunFiles:
         """Return the rows of ``evaluations.csv``, the newest last."""
 
         def read() -> list[dict[str, str]]:
-            rows = list(csv.DictReader(io.StringIO(self.folder.read(EVALUATIONS).decode("utf-8"))))
+            table = csv.DictReader(io.StringIO(self.folder.read(EVALUATIONS).decode("utf-8")))
+            require_columns(table.fieldnames)
+            rows = list(table)
             return [{str(k): str(v) for k, v in row.items() if k and v} for row in rows[-MOST_EVALUATIONS:]]
 
         return self._look(EVALUATIONS, read, [])

@@ -99,8 +99,17 @@ class Folder:
 
     def modified(self, *parts: str) -> float | None:
         """Return when a file was written last, in seconds since the epoch; None where there is none."""
+        found = self._stat(*parts)
+        return None if found is None else found.st_mtime
+
+    def version(self, *parts: str) -> tuple[int, int, int] | None:
+        """Return what differs when a file was written again: its inode, size and time; None where there is none."""
+        found = self._stat(*parts)
+        return None if found is None else (found.st_ino, found.st_size, found.st_mtime_ns)
+
+    def _stat(self, *parts: str) -> os.stat_result | None:
         try:
             with self.open(*parts) as file:
-                return os.fstat(file.fileno()).st_mtime
+                return os.fstat(file.fileno())
         except OSError:
             return None

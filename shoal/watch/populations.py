@@ -10,7 +10,7 @@ import math
 import numpy as np
 
 from shoal.types import Values
-from shoal.untrusted import excerpt, markup
+from shoal.untrusted import excerpt, markup, require_columns
 from shoal.watch.charts import INK, figure, line, listed
 from shoal.watch.files import RunFiles, as_dict, as_number
 from shoal.watch.folder import Folder
@@ -19,6 +19,7 @@ from shoal.watch.page import about, settings, short
 Row = dict[str, str]
 OWN = ("member", "step", "score", "seconds")  # columns of scores.csv that are no hyperparameters
 MOST_MEMBERS = 200
+MOST_HYPERPARAMETERS = 30
 
 
 def is_population(folder: Folder) -> bool:
@@ -35,7 +36,7 @@ def state(name: str, folder: Folder) -> Values:
         index = as_number(row.get("member"))
         if math.isfinite(index):
             members.setdefault(int(index), []).append(row)
-    names = [column for column in (scores[0] if scores else ()) if column not in OWN]
+    names = [column for column in (scores[0] if scores else ()) if column not in OWN][:MOST_HYPERPARAMETERS]
     kept = dict(sorted(members.items())[:MOST_MEMBERS])
     facts, made = _facts(folder, problems), RunFiles(folder.path)
     return {
@@ -87,15 +88,18 @@ def entry(folder: Folder) -> Values:
 def _figure(column: str, members: dict[int, list[Row]], copies: list[Row]) -> Values:
     """A line for each member; where it copied another its line ends in a cross and begins again at the other's."""
     data = []
+    copies_of: dict[float, list[Row]] = {}
+    for copy in copies:
+        copies_of.setdefault(as_number(copy.get("child")), []).append(copy)
     for index, rows in members.items():
-        waiting = [c for c in copies if as_number(c.get("child")) == index]
+        waiting = copies_of.get(index, [])[::-1]
         steps: list[float] = []
         values: list[float] = []
         for row in rows:
             steps.append(as_number(row.get("step")))
             values.append(as_number(row.get(column)))
-            if waiting and row.get("step") == waiting[0].get("step"):
-                copy = waiting.pop(0)
+            if waiting and row.get("step") == waiting[-1].get("step"):
+                copy = waiting.pop()
                 begun = copy.get("parent_score") if column == "score" else copy.get(f"after/{column}")
                 steps += [math.nan, as_number(copy.get("parent_step"))]
                 values += [math.nan, as_number(begun)]
@@ -116,7 +120,9 @@ def _figure(column: str, members: dict[int, list[Row]], copies: list[Row]) -> Va
 
 def _rows(folder: Folder, name: str, problems: dict[str, str]) -> list[Row]:
     try:
-        found = list(csv.DictReader(io.StringIO(folder.read(name).decode("utf-8"))))
+        table = csv.DictReader(io.StringIO(folder.read(name).decode("utf-8")))
+        require_columns(table.fieldnames)
+        found = list(table)
     except FileNotFoundError:
         return []
     except (OSError, ValueError, csv.Error) as error:

@@ -143,4 +143,4 @@ def test_in_python_the_systems_that_have_a_setting_are_named() -> None:
     for name, told in (("noisy", r"'noisy' of dqn \(rainbow has it\)$"), ("clip_range", r"dd-ppo have clip\)$"),
                        ("colour", "setting 'colour' of dqn$")):  # fmt: skip
         with pytest.raises(UsageError, match=told):
-            shoal.train("dqn", env="CartPole-v1", **{name: 1})
+            shoal.train("dqn", "CartPole-v1", **{name: 1})  # type: ignore[call-overload]

@@ -121,7 +121,7 @@ def test_an_agent_gives_its_replicas_up_after_as_long_as_the_run_says(monkeypatc
     monkeypatch.setattr(agent_module.ray.util, "get_node_ip_address", lambda: "127.0.0.1")
     monkeypatch.setattr(Agent, "_supervise", lambda self: None)
     p = program()
-    orders = Orders(p, layout.plan(p), {}, frozenset(), 5, (), None, 0, None, None, 12.5)
+    orders = Orders(p, layout.plan(p), {}, frozenset(), 5, (), None, 0, None, None, 12.5, {})
     Agent(cloudpickle.dumps(orders), sys.path)
     assert watched == [12.5]
 

@@ -6,7 +6,9 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,9 +16,12 @@ import shoal
 from shoal import untrusted
 from shoal.api import UsageError
 from shoal.cli.main import main
+from shoal.local import processes
+from shoal.local.apart import apart
 from shoal.metering.aggregator import Snapshot
 from shoal.records import checkpoint
 from shoal.records.run_dir import RunDirectory
+from shoal.run.population.slots import Slots
 from shoal.untrusted import by_name, open_bytes, require_plain, to_write
 
 pytestmark = pytest.mark.timeout(110)
@@ -218,3 +223,68 @@ def test_no_checkpoint_is_read_through_a_link(
     assert main(["eval", str(run), "--episodes", "1"]) in (1, 2)
     told = capsys.readouterr().err
     assert "OUTSIDE" not in told and "damaged: its manifest" not in told, told
+
+
+def test_a_process_follows_links_where_the_one_does_that_started_it(theirs: Path) -> None:
+    run, outside = theirs / "r", theirs / "outside"
+    run.mkdir(parents=True)
+    outside.write_text("x")
+    (run / "file").symlink_to(outside)
+    read = partial(untrusted.read_text, run / "file")
+    assert apart(read) == "x" and untrusted.follows_links(run), "nobody looked"
+    require_plain(theirs / "r" / ".." / "r", trust=True)
+    assert apart(read) == "x" and untrusted.follows_links(run)
+    untrusted.stay_below(run)
+    with pytest.raises(UsageError, match="symbolic link"):
+        apart(read)
+    assert not untrusted.follows_links(run) and not untrusted.follows_links(run / "members" / "000")
+    (run / "members").symlink_to(theirs)
+    untrusted.stay_below(run / "members")
+    with pytest.raises(UsageError, match="symbolic link"):
+        open_bytes(run / "members" / "outside")
+    assert untrusted.follows_links(theirs)
+
+
+def test_a_role_loads_no_state_through_a_link(
+    made: Path, theirs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a file that became one when the checkpoint had been verified. What the link leads to could be loaded."""
+    run = theirs / "r"
+    shoal.train(
+        "impala", run_dir=run, steps=60, env="CartPole-v1", preset="none", actors=1, envs=2, hidden=(4,), unroll=5,
+    )  # fmt: skip
+    (only,) = (run / "checkpoints").iterdir()
+    outside, start = theirs / "outside", processes.start
+    shutil.copytree(only, outside)
+
+    def swapped(*args: Any) -> Any:
+        for file in only.glob("*.json"):
+            swap(file, outside / file.name)
+        return start(*args)
+
+    monkeypatch.setattr(processes, "start", swapped)
+    capsys.readouterr()
+    assert main(["resume", str(run), "--steps", "90", "--quiet"]) in (1, 2)
+    told = capsys.readouterr().err
+    assert "symbolic link" in told and told.count("\n") <= 3, told
+
+
+def test_a_member_loads_no_state_through_a_link(
+    made: Path, theirs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    population = Path(shutil.copytree(made / "p", theirs / "p"))
+    outside, start = theirs / "outside", Slots._start
+
+    def swapped(self: Slots, slot: int) -> None:
+        for member in (population / "members").iterdir():
+            if not (member / "checkpoints").is_symlink():
+                shutil.copytree(member / "checkpoints", outside / member.name)
+                swap(member / "checkpoints", outside / member.name)
+        start(self, slot)
+
+    monkeypatch.setattr(Slots, "_start", swapped)
+    capsys.readouterr()
+    assert main(["resume", str(population), "--steps", "120"]) in (1, 2)
+    told = capsys.readouterr()
+    assert "symbolic link" in told.out + told.err and told.err.count("\n") <= 3, told
+    assert all((member / "checkpoints").is_symlink() for member in (population / "members").iterdir()), "no copy"

@@ -132,6 +132,14 @@ def test_a_member_has_numbers_of_its_kind(
             best_member(population)
 
 
+def test_a_population_has_so_many_members(population: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """More are not looked at one by one."""
+    edit(population / "state.json", lambda state: state.update(members=[5] * 10_001))
+    for words in (["eval", str(population), "--episodes", "1"], ["resume", str(population), "--steps", "120"]):
+        assert main(words) == 1
+        assert "10,001 members, at most 10,000 are read" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("name", ["../victim.csv", "{}/victim.csv", "members/000/config.json", "population.json"])
 @pytest.mark.parametrize("size", [0, 3])
 def test_a_population_names_no_file_to_be_cut(population: Path, name: str, size: int) -> None:

@@ -224,6 +224,7 @@ def run(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, str, str]:
         (("impala", "--actors", "0"), "--actors expects integers from 1 to 10000, such as"),
         (("impala", "--actors", "a,b"), "--actors expects integers from 1 to 10000, such as"),
         (("impala", "--target", "-1"), "--target expects a finite number above 0"),
+        (("impala", "--seconds", "3601"), "--seconds expects a number of seconds above 0 and at most 3600, found 3601"),
         (("impala", "--actors", "9" * 5_000), "--actors expects integers from 1 to 10000, such as 1,2,4,8, found 999"),
         (("impala", "--actors", "\u00b2"), "--actors expects integers from 1 to 10000"),
         (("impala", "--envs", "2147483648"), "--envs expects integers from 1 to 4095"),

@@ -8,6 +8,7 @@ import importlib.util
 import json
 import math
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -25,12 +26,15 @@ import pytest
 
 from shoal.api import ShoalError, UsageError
 from shoal.cli import main as cli
+from shoal.local import descriptors
 from shoal.records import checkpoint
 from shoal.records.run_lock import RunLock
 from shoal.run import Run, runtimes
+from shoal.run.population import slots
 from shoal.run.population.hyperparameters import Interval, interval_of
 from shoal.run.population.member import Reached, Slice, check_space, copy_member, train_slice
 from shoal.run.population.training import PopulationRun, Setup, best_member, member_path
+from shoal.runtime import memory
 from shoal.settings import schedule
 from shoal.settings.config import resolve
 from shoal.settings.ranges import Fraction
@@ -387,3 +391,24 @@ def test_an_environment_of_ones_own_means_the_same_from_every_directory(
 def test_a_field_that_no_system_has() -> None:
     with pytest.raises(Exception, match="learning_rate"):
         check_space("impala", values(), {"learning_rat": Interval(1e-4, 1e-2)})
+
+
+def test_slots_are_as_many_as_memory_and_open_files_have_room_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(memory, "available", lambda: 3 * slots.SLOT_BYTES + 1)
+    assert slots.fitting(3, told.append) == 3 and not told
+    assert slots.fitting(10_000, told.append) == 3 and told[0].startswith("3 at once instead of 10,000 (slots)")
+    run = PopulationRun.begin(tmp_path / "run", setup(size=5, slots=10_000), told.append)
+    assert run.slots.free == 3 and told[1].startswith("3 at once instead of 5 (slots)")
+    monkeypatch.setattr(memory, "available", lambda: 0)
+    assert slots.fitting(7, told.append) == 1
+    monkeypatch.setattr(memory, "available", lambda: 10**15)
+    monkeypatch.setattr(descriptors, "_open", lambda: 40)
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (100, descriptors.SPARE_DESCRIPTORS + 40 + 3 * 20))
+    assert slots.fitting(21, told.append) == slots.fitting(20, told.append) == 20 and len(told) == 4
+    monkeypatch.setattr(resource, "setrlimit", lambda which, limits: told.append(str(limits)))
+    descriptors.make_room(20)
+    with pytest.raises(UsageError, match="open files"):
+        descriptors.make_room(21)

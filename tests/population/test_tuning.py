@@ -14,7 +14,9 @@ import pytest
 import shoal
 from shoal.cli.main import main
 from shoal.run.options import RunOptions
-from shoal.run.tuning import BEST, SETTINGS, STUDY, Study, _like, _told
+from shoal.run.population.slots import SLOT_BYTES
+from shoal.run.tuning import BEST, SETTINGS, STUDY, Searched, Study, _like, _sampler_seed, _told
+from shoal.runtime import memory
 from shoal.settings.config import read_file, resolve
 from shoal.settings.schedule import linear
 from shoal.systems import impala
@@ -84,6 +86,36 @@ def test_a_trial_may_be_ended_at_nine_moments_before_its_end(monkeypatch: pytest
     sentence = Study(tmp_path, "impala", impala, resolved, {}, RunOptions(seed=1)).trial()
     assert told == [(2.0, 1), (-1.0, 2), (5.0, 9)] and [i for i, end in enumerate(ended) if end] == [4]
     assert given == [7.0] and sentence.startswith("trial 3: 7 ")
+
+
+def test_a_seed_has_any_length(tmp_path: Path) -> None:
+    """Optuna's has 32 bits."""
+    seeds = [2**32 - 1, 2**32, 2**32 + 1, 2**63 - 1]
+    assert _sampler_seed(seeds[0]) == seeds[0] and len({_sampler_seed(seed) for seed in seeds}) == 4
+    assert all(0 <= _sampler_seed(seed) < 2**32 for seed in seeds)
+    pytest.importorskip("optuna", reason="the extra 'tune' is not installed")
+    command = ["tune", "impala", *WORDS, "--trials", "2", "--study", str(tmp_path / "s"), "--seed"]
+    assert main([*command, str(2**63 - 1)]) == 0
+    found = [json.loads((tmp_path / f"s/trial-000{n}/config.json").read_text())["seed"] for n in (0, 1)]
+    assert found == [2**63 - 1, 2**63]
+
+
+def test_trials_at_once_are_as_many_as_memory_has_room_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    found: list[int] = []
+    monkeypatch.setattr(memory, "available", lambda: 3 * SLOT_BYTES)
+    monkeypatch.setattr("shoal.run.tuning._optuna", lambda: None)
+    monkeypatch.setattr(Study, "open", lambda self: None)
+
+    def search(self: Study, study: Any, trials: int, slots: int, *_: Any) -> Searched:
+        found.append(slots)
+        return Searched("", 0, 0)
+
+    monkeypatch.setattr(Study, "_search", search)
+    study = Study(tmp_path, "impala", impala, resolve(impala, "none", None, {"steps": 10}), {}, RunOptions())
+    for trials, slots in ((9, 3), (9, 4), (2, 10_000)):
+        study.search(trials, slots, told.append)
+    assert found == [3, 3, 2] and len(told) == 1 and "3 at once instead of 4" in told[0]
 
 
 @pytest.mark.parametrize("slots", [1, 2])

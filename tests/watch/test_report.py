@@ -13,7 +13,10 @@ import pytest
 
 import shoal
 from shoal.api import UsageError
+from shoal.records.atomic_write import write_atomic
 from shoal.watch import report
+from shoal.watch.files import RunFiles
+from shoal.watch.folder import Folder
 from watch.runs import write_run
 from watch.test_page import MARKUP
 
@@ -33,6 +36,29 @@ def test_a_report_holds_pictures_settings_machine_versions_and_events(tmp_path: 
     titles = [figure["layout"]["title"]["text"] for figure in json.loads(data)]
     assert titles[0] == "episode_return" and {"loss", "time of actor", "memory"} <= {*titles}
     assert all(f'id="figure-{i}"' in text for i in range(len(titles)))
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_a_report_reads_the_settings_once(damaged: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They may have megabytes, and each curve is named by them."""
+    run = write_run(tmp_path / "one", ended="steps")
+    if damaged:
+        (run / "config.json").write_text("[" * 1_000)
+    read, parse = list[tuple[str, ...]](), Folder.json
+
+    def noted(self: Folder, *parts: str) -> Any:
+        read.append(parts)
+        return parse(self, *parts)
+
+    monkeypatch.setattr(Folder, "json", noted)
+    text = report.html([run])
+    assert read.count(("config.json",)) == 1 and ("config.json: damaged" in text) is damaged
+    files = RunFiles(run)
+    assert files.config() is files.config()
+    write_atomic(run / "config.json", (write_run(tmp_path / "two", seed=7) / "config.json").read_text())
+    assert files.config()["seed"] == 7 and "config.json" not in files.problems, "written again, and so read again"
+    (run / "config.json").unlink()
+    assert files.config() == {}
 
 
 def test_a_report_loads_nothing_and_runs_only_its_own_scripts(tmp_path: Path) -> None:

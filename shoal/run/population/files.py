@@ -23,7 +23,8 @@ from shoal.words import counted
 
 FILE, STATE, SCORES, LINEAGE = "population.json", "state.json", "scores.csv", "lineage.csv"
 Steps = Annotated[int, Range("an integer from 0 to 2**53", lambda n: 0 <= n <= 2**53)]
-Members = Annotated[int, Range("an integer from 1 to 10000", lambda n: 1 <= n <= 10_000)]
+MAX_MEMBERS = 10_000
+Members = Annotated[int, Range(f"an integer from 1 to {MAX_MEMBERS}", lambda n: 1 <= n <= MAX_MEMBERS)]
 MEMBER: Values = {
     "index": Steps, "values": dict, "step": Steps, "trained": Steps, "turn": Steps, "score": Finite | None,
     "samples": list[Finite], "lost": bool,
@@ -139,7 +140,9 @@ def read_state(path: Path, setup: Setup, trust: bool) -> Values:
 
 def _members(found: Any) -> list[Values]:
     """Return the members in a state, in their order. Older states lack ``trained``."""
-    members = [_typed(MEMBER, {"trained": m["step"], **m}) for m in _list(found)]
+    if len(_list(found)) > MAX_MEMBERS:
+        raise ValueError(f"it has {counted(len(found), 'member')}, at most {MAX_MEMBERS:,} are read")
+    members = [_typed(MEMBER, {"trained": m["step"], **m}) for m in found]
     if any(m["index"] != i for i, m in enumerate(members)):
         raise ValueError("its members are not numbered from 0 on")
     return members

@@ -31,7 +31,7 @@ from shoal.runtime.launch import Launch
 from shoal.settings.config import build, coerce_all
 from shoal.settings.flags import unknown
 from shoal.types import Values
-from shoal.untrusted import parse_json, read_text
+from shoal.untrusted import follows_links, parse_json, reached, read_text
 
 WINDOW = 100  # episodes whose mean return is a member's score
 ENDED = "slice.json"  # result of the last slice, for a population that was killed before it recorded it
@@ -223,10 +223,12 @@ def _provenance(*code: str) -> Values:
 def _open(path: Path) -> tuple[Checkpoint | None, RunDirectory]:
     """Return the newest checkpoint (None: there is none, and the run starts anew) and the directory."""
     if completed(path / FOLDER):
-        return newest(path / FOLDER), RunDirectory.reopen(path, trust=True)  # the population was checked as a whole
+        # the population was checked as a whole: as its user trusts it, so does each member
+        return newest(path / FOLDER), RunDirectory.reopen(path, trust=follows_links(path))
     if path.exists():  # left by a slice that was killed before its first checkpoint
         RunLock(path).release()  # raises UsageError if the run is still going on
-        shutil.rmtree(path)
+        with reached(path.parent) as members:
+            shutil.rmtree(members / path.name)
     if not path.parent.is_dir():
         raise ShoalError(f"the directory of the population in '{path.parent.parent}' is gone")
     return None, RunDirectory(path)
@@ -234,12 +236,14 @@ def _open(path: Path) -> tuple[Checkpoint | None, RunDirectory]:
 
 def copy_member(parent: Path, child: Path, steps: int) -> int:
     """Make ``child`` a copy of ``parent`` at its checkpoint of ``steps`` (or its newest): networks, optimiser,
-    statistics, counters and metric files. Return the checkpoint's steps. The parent may continue meanwhile."""
-    new = child.with_name(f".{child.name}.new")
-    try:
-        return _copy_member(parent, child, new, steps)
-    finally:
-        shutil.rmtree(new, ignore_errors=True)
+    statistics, counters and metric files. Return the checkpoint's steps. The parent may continue meanwhile. Raises
+    UsageError for links in a population that follows none."""
+    with reached(child.parent) as members:
+        new = members / f".{child.name}.new"
+        try:
+            return _copy_member(parent, members / child.name, new, steps)
+        finally:
+            shutil.rmtree(new, ignore_errors=True)
 
 
 def _copy_member(parent: Path, child: Path, new: Path, steps: int) -> int:
@@ -249,19 +253,21 @@ def _copy_member(parent: Path, child: Path, new: Path, steps: int) -> int:
         wanted = parent / FOLDER / f"{steps:012d}"
         source = wanted if (wanted / "manifest.json").is_file() else newest(parent / FOLDER).path
         try:
-            shutil.copytree(source, new / FOLDER / source.name, symlinks=True)
+            with reached(source) as there:
+                shutil.copytree(there, new / FOLDER / source.name, symlinks=True)
         except (FileNotFoundError, shutil.Error) as error:  # removed when the parent completed its next one
             cause = error
             continue
         break
     else:
         raise ShoalError(f"the checkpoint of '{parent}' cannot be copied to '{child}': {cause}")
-    for name in FILES:
-        shutil.copy(parent / name, new / name, follow_symlinks=False)
-    # the child keeps its launch number, and so its sequence of seeds
-    for name, of in ((LOCK, child), ("config.json", parent)):
-        with contextlib.suppress(FileNotFoundError):
-            shutil.copy(of / name, new / name, follow_symlinks=False)
+    with reached(parent) as there:
+        for name in FILES:
+            shutil.copy(there / name, new / name, follow_symlinks=False)
+        # the child keeps its launch number, and so its sequence of seeds
+        for name, of in ((LOCK, child), ("config.json", there)):
+            with contextlib.suppress(FileNotFoundError):
+                shutil.copy(of / name, new / name, follow_symlinks=False)
     os.chmod(new, 0o700)
     old = child.with_name(f".{child.name}.old")
     shutil.rmtree(old, ignore_errors=True)

@@ -12,9 +12,21 @@ from typing import Any, NamedTuple
 
 import cloudpickle
 
-from shoal.local import processes, signals
+from shoal.local import descriptors, processes, signals
 from shoal.local.child import follow_parent
+from shoal.runtime import memory
 from shoal.runtime.interrupts import Interrupts
+
+SLOT_BYTES = 32_000_000  # of a slot's process that no other shares, while it trains a small network
+
+
+def fitting(count: int, tell: Callable[[str], None]) -> int:
+    """Return how many of ``count`` slots memory and the limit of open files leave room for, at least 1. tell: receives
+    a sentence if they are fewer."""
+    fits = max(1, min(count, memory.available() // SLOT_BYTES, descriptors.room()))
+    if fits < count:
+        tell(f"{fits:,} at once instead of {count:,} (slots): there is no memory, or are no open files, for more")
+    return fits
 
 
 class Done(NamedTuple):
@@ -30,6 +42,7 @@ class Slots:
     another process takes its place."""
 
     def __init__(self, function: Callable[[Any], Any], count: int) -> None:
+        descriptors.make_room(count)
         self._blob = cloudpickle.dumps(function)
         self._processes: list[Any] = [None] * count
         self._pipes: list[connection.Connection | None] = [None] * count

@@ -44,7 +44,7 @@ from shoal.run.population.files import (
     read_state,
 )
 from shoal.run.population.member import Reached, Slice, check_space, copy_member, shapes_of, train_slice
-from shoal.run.population.slots import Slots
+from shoal.run.population.slots import Slots, fitting
 from shoal.run.population.summary import PopulationSummary
 from shoal.run.trust import note
 from shoal.runtime.interrupts import Interrupts
@@ -99,7 +99,7 @@ class PopulationRun:
         self._sizes = state.get("sizes", {}) if state else {SCORES: 0, LINEAGE: 0}
         self.failures = [0] * setup.size
         self._advised = False  # whether advice on short slices was given
-        self.slots = Slots(train_slice, min(setup.slots, setup.size))
+        self.slots = Slots(train_slice, fitting(min(setup.slots, setup.size), self.tell))
         self.monitors = Monitors()
         self.summary = PopulationSummary(path, setup)
 
