@@ -74,7 +74,7 @@ def test_what_is_saved_on_one_device_goes_on_on_the_other(system: str, before: s
                 one: Any = replica.role
                 one.load_state_dict(saved[replica.name])
                 same(saved[replica.name], written(one.state_dict(), tmp_path / "b", replica.name), replica.name)
-                again[replica.name] = role
+                again[replica.name] = one
         assert {value.device.type for value in again["learner"].learner.params().values()} == {after}
         batch = batches[-1]
         here, there = (moved(roles["learner"].learner, batch) for roles in (made, again))

@@ -6,6 +6,7 @@ import contextlib
 import os
 import shutil
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,7 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 if CHROMIUM is None:
     pytest.skip("no Chromium is installed", allow_module_level=True)
 
+sys.path.append(str(Path(__file__).parents[1] / "faults"))
 from trainings import SMALL, Training  # noqa: E402
 
 from shoal.records.metric_files import MetricFiles  # noqa: E402
