@@ -110,9 +110,12 @@ PICTURE: Preset = {
     "learning_rate": linear(5e-4, 0.0), "torso": "impala-shallow", "novelty_steps": 45_000,
 }  # fmt: skip
 PICTURE_CONTINUOUS: Preset = {**PICTURE, "entropy_cost": 0.0}
-MINATAR: Preset = dict(  # as PAPER, in batches for a short run; network and gamma: Young and Tian 2019
-    steps=1_000_000, torso="minatar", total_envs=32, unroll=20, batch=8, learning_rate=linear(6e-4, 0.0),
-    optimiser="rmsprop", optimiser_eps=0.01, max_grad_norm=40.0, reduction="sum", entropy_cost=0.01,
+# As PAPER, in small batches for a short run; network and gamma: Young and Tian 2019. Epsilon and batch chosen on
+# SpaceInvaders (400,000 steps: a return of 33 for 9), shown on Freeway (20 for 0.7), one seed: beside the paper's
+# epsilon, averages of this network's gradients are small
+MINATAR: Preset = dict(
+    steps=1_000_000, torso="minatar", total_envs=32, unroll=20, batch=2, learning_rate=linear(6e-4, 0.0),
+    optimiser="rmsprop", optimiser_eps=1e-5, max_grad_norm=40.0, reduction="sum", entropy_cost=0.01,
 )  # fmt: skip
 PRESETS: Presets = {
     "paper": PAPER, "atari": ATARI, "classic": CLASSIC, "box2d": BOX2D, "minatar": MINATAR,
