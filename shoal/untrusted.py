@@ -4,6 +4,7 @@ of them is text."""
 from __future__ import annotations
 
 import contextlib
+import csv
 import errno
 import io
 import json
@@ -11,7 +12,7 @@ import os
 import re
 import reprlib
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from html import escape
 from pathlib import Path
 from typing import IO, Any, BinaryIO, TextIO
@@ -202,11 +203,14 @@ def bounded_lines(file: IO[str]) -> Iterator[str]:
         yield line
 
 
-def require_columns(names: Sequence[str] | None) -> None:
-    """ValueError for the head of a table with more than ``MAX_COLUMNS`` names: a dict of each row takes a hundred times
-    the memory of the file."""
-    if names is not None and len(names) > MAX_COLUMNS:
+def table_rows(text: str) -> list[dict[str, str]]:
+    """Return the rows of a CSV text, each by the names in its first line. ValueError for more than ``MAX_COLUMNS`` of
+    them: a dict of each row takes a hundred times the memory of the file."""
+    table = csv.DictReader(io.StringIO(text))
+    names = table.fieldnames or ()
+    if len(names) > MAX_COLUMNS:
         raise ValueError(f"it has {len(names):,} columns, at most {MAX_COLUMNS:,} are read")
+    return list(table)
 
 
 def parse_json(text: str) -> Any:

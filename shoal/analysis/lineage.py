@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +9,7 @@ from typing import TYPE_CHECKING
 from shoal.analysis.plot import check_path, plain_text, require_matplotlib, save
 from shoal.api import UsageError
 from shoal.records.damage import reading
-from shoal.untrusted import one_line, read_text, require_columns, require_plain
+from shoal.untrusted import one_line, read_text, require_plain, table_rows
 from shoal.words import counted
 
 if TYPE_CHECKING:
@@ -32,9 +30,7 @@ def read(path: Path, trust: bool = False) -> tuple[list[Row], list[Row]]:
         rows: list[Row] = []
         if file.is_file():
             with reading(file):
-                table = csv.DictReader(io.StringIO(read_text(file)))
-                require_columns(table.fieldnames)
-                rows = list(table)
+                rows = table_rows(read_text(file))
         out.append(rows)
     if not out[0]:
         raise UsageError(f"no member of the population in '{path}' has made a step yet")

@@ -97,14 +97,14 @@ def suggestion(env: str, known: list[str]) -> str:
     near = nearest(env, known)
     if found.whole and not any(re.fullmatch(re.escape(env) + r"-v\d+", other) for other in known):
         near = found.named
-    elif found.akin and not ids_of(found.akin.partition(":")[0]) and not _is_slip(env, near):
+    elif found.akin and not ids_of(found.akin.partition(":")[0]) and not _nearly_equal(env, near):
         near = found.named or found.akin
     near = near or found.named or found.ids.get(nearest(env, list(found.ids)), "")
     given_up = f"; the search among installed packages was given up after {SECONDS:g} s" if found.unfinished else ""
     return f"; did you mean {near!r}?" if near else given_up
 
 
-def _is_slip(asked: str, meant: str) -> bool:
+def _nearly_equal(asked: str, meant: str) -> bool:
     """Return True if two ids are nearly equal, ignoring their namespaces."""
     one, other = (name.rpartition("/")[2].lower() for name in (asked, meant))
     return difflib.SequenceMatcher(None, one, other).ratio() >= 0.8
@@ -152,7 +152,7 @@ def nearest(name: str, names: list[str]) -> str:
     alike = [
         other
         for other in {base(other) for other in known}
-        if is_slip(bare, other) or (len(bare) >= LONG and _is_slip(bare, other))
+        if is_slip(bare, other) or (len(bare) >= LONG and _nearly_equal(bare, other))
     ]
     near = difflib.get_close_matches(bare, alike, n=5, cutoff=0.6)
     close = difflib.get_close_matches(asked, [other for other in known if base(other) in near], n=5, cutoff=0.6)

@@ -10,6 +10,7 @@ from shoal.errors import UsageError
 from shoal.settings.other_names import fields_called
 from shoal.settings.unknown import UnknownSetting, flag_name
 from shoal.systems import SYSTEMS, load
+from shoal.words import in_a_row
 
 MOST = 3  # systems that are named
 
@@ -34,7 +35,7 @@ def _with_it(name: str, flag: bool) -> str:
         if systems:
             others = f" and {len(systems) - MOST} other systems" if len(systems) > MOST + 1 else ""
             shown = systems[:MOST] if others else systems
-            several = ", ".join(shown) if others else " and ".join(filter(None, (", ".join(shown[:-1]), shown[-1])))
+            several = ", ".join(shown) if others else in_a_row(shown)
             called = "it" if field in (name, name.removeprefix("no_")) else flag_name(field) if flag else field
             return f" ({several}{others} {'has' if len(systems) == 1 else 'have'} {called})"
     return ""

@@ -8,7 +8,7 @@ from functools import wraps
 from typing import ParamSpec, TypeVar
 
 from shoal.errors import UsageError
-from shoal.words import counted
+from shoal.words import counted, in_a_row
 
 from .other_names import instead
 from .other_python_names import OF_ARGUMENTS
@@ -50,7 +50,7 @@ def needs_as_in(example: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
             missing = [name for name in needed[len(args) :] if name not in kwargs]
             if not missing and len(args) <= places:
                 return function(*args, **kwargs)
-            told = f"needs {' and '.join(filter(None, (', '.join(missing[:-1]), *missing[-1:])))}"
+            told = f"needs {in_a_row(missing)}"
             if len(args) > places:
                 told = f"takes {counted(places, 'argument')} without a name, found {len(args)}"
             raise UsageError(f"shoal.{function.__name__} {told}, as in {example}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import io
 import math
 import re
 import time
@@ -18,7 +17,7 @@ from shoal.records.evaluation_files import BEST, FILE as EVALUATIONS, VIDEOS
 from shoal.records.live_file import NAME as LIVE
 from shoal.records.run_lock import NAME as LOCK, is_held
 from shoal.types import Values
-from shoal.untrusted import RUN_FORMAT, excerpt, one_line, require_columns
+from shoal.untrusted import RUN_FORMAT, excerpt, one_line, table_rows
 from shoal.watch.folder import Folder
 from shoal.watch.series import Table
 
@@ -103,9 +102,7 @@ class RunFiles:
         """Return the rows of ``evaluations.csv``, the newest last."""
 
         def read() -> list[dict[str, str]]:
-            table = csv.DictReader(io.StringIO(self.folder.read(EVALUATIONS).decode("utf-8")))
-            require_columns(table.fieldnames)
-            rows = list(table)
+            rows = table_rows(self.folder.read(EVALUATIONS).decode("utf-8"))
             return [{str(k): str(v) for k, v in row.items() if k and v} for row in rows[-MOST_EVALUATIONS:]]
 
         return self._look(EVALUATIONS, read, [])

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import csv
-import io
 import math
 
 import numpy as np
 
 from shoal.types import Values
-from shoal.untrusted import excerpt, markup, require_columns
+from shoal.untrusted import excerpt, markup, table_rows
 from shoal.watch.charts import INK, figure, line, listed
 from shoal.watch.files import RunFiles, as_dict, as_number
 from shoal.watch.folder import Folder
@@ -120,9 +119,7 @@ def _figure(column: str, members: dict[int, list[Row]], copies: list[Row]) -> Va
 
 def _rows(folder: Folder, name: str, problems: dict[str, str]) -> list[Row]:
     try:
-        table = csv.DictReader(io.StringIO(folder.read(name).decode("utf-8")))
-        require_columns(table.fieldnames)
-        found = list(table)
+        found = table_rows(folder.read(name).decode("utf-8"))
     except FileNotFoundError:
         return []
     except (OSError, ValueError, csv.Error) as error:
