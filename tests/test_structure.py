@@ -153,7 +153,8 @@ def test_mypy_reads_every_test_and_the_neighbours_that_it_imports() -> None:
     settings = config["mypy"]
     assert settings["files"] == "examples, benchmarks, tests" and settings["exclude"] == "^benchmarks/peers/"
     assert config.sections() == ["mypy", "mypy-ray.*"], "no file of ours has rules of its own"
-    folders = settings["mypy_path"].replace("$MYPY_CONFIG_FILE_DIR", str(CONFIG.parent)).replace(",", " ").split()
+    written = settings["mypy_path"].replace(",", " ").split()  # before the path of this checkout, which may have spaces
+    folders = [folder.replace("$MYPY_CONFIG_FILE_DIR", str(CONFIG.parent)) for folder in written]
     tests = sorted((ROOT.parent / "tests").rglob("*.py"))
     for path in tests:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
