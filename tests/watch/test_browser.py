@@ -83,6 +83,26 @@ def test_the_page_of_a_running_run_moves_and_survives_its_server(page: Any, tmp_
         page.wait_for_function("() => document.body.innerText.includes('ended: steps')")
 
 
+def test_the_picture_is_as_drawn_whatever_the_replicas_change_to(page: Any, tmp_path: Path) -> None:
+    """Each symbol has another shape; a replica that worked and now waits has no colour of its old one."""
+    path = write_run(tmp_path / "one")
+    lock, files = RunLock(path), MetricFiles(path, 3)
+    shown = "() => document.querySelector('.program svg').outerHTML"
+    with serving(path) as (address, _):
+        page.goto(address)
+        for row, phases in enumerate((["wait:params", "env"], ["env", "wait:params"], ["dead", "env"], ["env", "dead"]), 4):
+            files.update(snapshot(row, phases={"actor": phases, "learner": ["learn"]}))
+            now = f"document.querySelector('.figures').innerText.includes('{row * 100} of')"
+            page.wait_for_function(f"() => document.querySelector('.figures') && {now}")
+            page.wait_for_function(f"() => document.querySelectorAll('[data-phase=\"{phases[0]}\"]').length === 1")
+            page.wait_for_function("() => document.getElementById('link').textContent === 'live'")
+            told = page.evaluate("async () => (await (await fetch('/api/run?run=one')).json()).svg")
+            drawn = "svg => document.importNode(new DOMParser().parseFromString(svg, 'image/svg+xml').documentElement, true)"
+            assert page.evaluate(shown) == page.evaluate(f"svg => ({drawn})(svg).outerHTML", told)
+    files.close()
+    lock.release()
+
+
 def test_a_name_that_is_markup_stays_text_and_without_the_token_nothing_is_shown(page: Any, tmp_path: Path) -> None:
     write_run(tmp_path / "runs" / "<script>alert(1)<")
     with serving(tmp_path / "runs") as (address, _):
