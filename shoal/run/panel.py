@@ -102,4 +102,8 @@ def _key(width: int) -> int:
 
 def _cut(text: str, most: int) -> str:
     text = one_line(text)
-    return text if len(text) <= most else text[: max(0, most - 1)] + "…"
+    if len(text) <= most:
+        return text
+    kept = text[: max(0, most - 1)]
+    whole = kept.rstrip() if text[len(kept)] == " " else kept.rpartition(" ")[0].rstrip()  # half a number misleads
+    return (whole if len(whole) > most // 3 else kept) + "…"
