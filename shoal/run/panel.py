@@ -96,6 +96,11 @@ def _row(key: str, value: str, width: int) -> str:
     return _cut(f"{_cut(key, most - 1):<{most}}{one_line(value)}", width)
 
 
+def room(width: int) -> int:
+    """Return the characters that a value has beside its name in a line of ``width``."""
+    return width - _key(width)
+
+
 def _key(width: int) -> int:
     return min(KEY, max(LEAST_KEY, width // 4))
 

@@ -127,7 +127,8 @@ def figures(run: RunFiles, facts: Values, report: Values, status: str) -> list[l
                         ("samples_per_insert", "samples per insert")):  # fmt: skip
         if name in columns.last:
             missed = columns.last_row["row"] - columns.known_at[name]
-            out.append([label, short(columns.last[name]), f"{missed:.0f} rows old" if missed > OLD_ROWS else ""])
+            since = last.get("seconds", 0.0) - float(clock.interpolated("seconds", "row", columns.known_at[name]))
+            out.append([label, short(columns.last[name]), f"{duration(since)} ago" if missed > OLD_ROWS else ""])
     if "memory" in last:
         out.append(["memory", human_bytes(last["memory"]), ""])
     if last.get("restarts"):

@@ -91,7 +91,7 @@ class Columns:
         values = values[np.isfinite(values)]
         return float(values.mean()) if len(values) else 0.0
 
-    def interpolated(self, name: str, by: str, at: np.ndarray) -> np.ndarray:
+    def interpolated(self, name: str, by: str, at: np.ndarray | float) -> np.ndarray:
         """Return a column where column ``by`` has the values ``at``, along straight lines between the rows that know
         both; nan where none does."""
         known_at, known = self.column(by), self.column(name)
