@@ -87,7 +87,9 @@ def test_the_return_has_a_curve(window: Terminal) -> None:
 
 def test_the_curve_of_the_return_has_the_room_that_is_left(window: Terminal) -> None:
     progress = Progress("impala", ENV, Stop(), file=window)
-    *_, last = looks(progress, window, [snapshot(row, episode_return=row + 0.25, episodes=123_456) for row in range(100, 150)])
+    *_, last = looks(
+        progress, window, [snapshot(row, episode_return=row + 0.25, episodes=123_456) for row in range(100, 150)]
+    )
     (line,) = [line for line in last if "return" in line]
     assert "…" not in line and "▁" in line and "█" in line and cell_len(line) == 80
 

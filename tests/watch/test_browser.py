@@ -90,7 +90,12 @@ def test_the_picture_is_as_drawn_whatever_the_replicas_change_to(page: Any, tmp_
     shown = "() => document.querySelector('.program svg').outerHTML"
     with serving(path) as (address, _):
         page.goto(address)
-        looks = (["wait:params", "env"], "wait"), (["dead", "env"], "dead"), (["env", "dead"], "work"), (["env"] * 2, "work")
+        looks = (
+            (["wait:params", "env"], "wait"),
+            (["dead", "env"], "dead"),
+            (["env", "dead"], "work"),
+            (["env"] * 2, "work"),
+        )
         for row, (phases, first) in enumerate(looks, 4):
             files.update(snapshot(row, phases={"actor": phases, "learner": ["learn"]}))
             now = f"document.querySelector('.figures').innerText.includes('{row * 100} of')"
@@ -98,7 +103,8 @@ def test_the_picture_is_as_drawn_whatever_the_replicas_change_to(page: Any, tmp_
             page.wait_for_function(f"() => document.querySelector('[data-phase]').dataset.phase === '{first}'")
             page.wait_for_function("() => document.getElementById('link').textContent === 'live'")
             told = page.evaluate("async () => (await (await fetch('/api/run?run=one')).json()).svg")
-            drawn = "svg => document.importNode(new DOMParser().parseFromString(svg, 'image/svg+xml').documentElement, true)"
+            parsed = "new DOMParser().parseFromString(svg, 'image/svg+xml').documentElement"
+            drawn = f"svg => document.importNode({parsed}, true)"
             assert page.evaluate(shown) == page.evaluate(f"svg => ({drawn})(svg).outerHTML", told)
     files.close()
     lock.release()
