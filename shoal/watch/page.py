@@ -126,9 +126,7 @@ def figures(run: RunFiles, facts: Values, report: Values, status: str) -> list[l
     for name, label in (("policy_lag_p95", "policy lag (95th percentile)"), ("loss", "loss"), ("entropy", "entropy"),
                         ("samples_per_insert", "samples per insert")):  # fmt: skip
         if name in columns.last:
-            missed = columns.last_row["row"] - columns.known_at[name]
-            since = last.get("seconds", 0.0) - float(clock.interpolated("seconds", "row", columns.known_at[name]))
-            out.append([label, short(columns.last[name]), f"{duration(since)} ago" if missed > OLD_ROWS else ""])
+            out.append([label, short(columns.last[name]), age(name, columns, clock)])
     if "memory" in last:
         out.append(["memory", human_bytes(last["memory"]), ""])
     if last.get("restarts"):
@@ -137,6 +135,17 @@ def figures(run: RunFiles, facts: Values, report: Values, status: str) -> list[l
     left = time_left(facts, last) if status == "running" else None
     out.append(["time", duration(seconds) + (f", {duration(left[1])} left ({left[0]:.0%} done)" if left else ""), ""])
     return out
+
+
+def age(name: str, columns: Columns, clock: Columns) -> str:
+    """Return how old the last known value of a metric is, "" where it is not old. ``clock``: the seconds of each row; a
+    value whose row it lacks has its age in rows."""
+    known_at = columns.known_at[name]
+    rows = columns.last_row["row"] - known_at
+    if rows <= OLD_ROWS:
+        return ""
+    seconds = clock.last.get("seconds", math.nan) - float(clock.interpolated("seconds", "row", known_at))
+    return f"{duration(seconds)} ago" if math.isfinite(seconds) else f"{rows:.0f} rows old"
 
 
 def meaning(name: str) -> tuple[str, str]:

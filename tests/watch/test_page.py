@@ -144,6 +144,8 @@ def test_old_values_stay_and_say_that_they_are_old(tmp_path: Path) -> None:
     files.close()
     state = page.state("one", RunFiles(path))
     assert ["loss", "1", "0:19 ago"] in state["figures"]
+    (path / "performance.jsonl").unlink()  # which has the seconds of each row
+    assert ["loss", "1", "38 rows old"] in page.state("one", RunFiles(path))["figures"]
 
 
 def test_a_rate_is_the_mean_of_the_newest_rows(tmp_path: Path) -> None:
