@@ -9,21 +9,18 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-import numpy as np
-
 from shoal.metering.bottleneck import bottleneck
 from shoal.metering.glossary import SECTIONS
 from shoal.program.draw import human_bytes
 from shoal.types import Values
 from shoal.untrusted import one_line, printable
 from shoal.watch import moving
-from shoal.watch.files import RunFiles, as_dict, number
+from shoal.watch.files import RunFiles, as_dict, as_number, number
 from shoal.watch.series import Columns
 from shoal.words import counted
 
 GLOSSARY = {entry.name: entry for _, _, entries in SECTIONS for entry in entries}
 FIRST = ("episode_return", "evaluation_return", "loss", "entropy", "policy_lag_p95", "steps_per_second")
-RATE_ROWS = 20  # whose mean a rate is: 10 s of most runs
 OLD_ROWS = 20  # rows after which a value that no row has repeated is shown with its age
 HIDDEN = ("row",)
 UNENDED = ("running", "killed", "failed")  # states; any other is the reason for which a run ended
@@ -47,7 +44,8 @@ def state(name: str, run: RunFiles) -> Values:
         "figures": figures(run, facts, report, status), "svg": drawn, "parts": parts,
         "text": printable(run.drawing()) if picture is None else "", "row": last.get("row", 0),
         "metrics": recorded, "first": [name for name in FIRST if name in names],
-        "evaluations": run.evaluations(), "best": run.best(), "videos": run.videos(),
+        "evaluations": [{name: cell(text) for name, text in row.items()} for row in run.evaluations()],
+        "best": run.best(), "videos": run.videos(),
         "events": [{"when": e.when, "level": e.level, "text": printable(e.text)} for e in reversed(run.events())],
         "checkpoints": [{"steps": steps, "when": clock_time(when)} for steps, when in run.checkpoints()],
         "facts": about(run, facts), "config": settings(facts), "logs": run.logs(), "problems": dict(run.problems),
@@ -73,6 +71,12 @@ def duration(seconds: float) -> str:
 
 def short(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 or value == int(value) else f"{value:.4g}"
+
+
+def cell(text: str) -> str:
+    """Return the cell of a table in few digits if it holds a number."""
+    value = as_number(text)
+    return short(value) if math.isfinite(value) else text
 
 
 def time_left(facts: Mapping[str, Any], last: Mapping[str, float]) -> tuple[float, float] | None:
@@ -109,9 +113,9 @@ def figures(run: RunFiles, facts: Values, report: Values, status: str) -> list[l
     stop = facts.get("stop", {})
     goal = number(stop.get("steps")) if isinstance(stop, dict) else None
     done = f"{last.get('steps', 0):,.0f}" + (f" of {goal:,.0f}" if goal else "")
-    out.append(["steps", f"{done} ({rate(clock, 'steps_per_second'):,.0f}/s)", ""])
+    out.append(["steps", f"{done} ({clock.rate('steps_per_second'):,.0f}/s)", ""])
     if "updates" in last:
-        out.append(["updates", f"{last['updates']:,.0f} ({rate(clock, 'updates_per_second'):,.1f}/s)", ""])
+        out.append(["updates", f"{last['updates']:,.0f} ({clock.rate('updates_per_second'):,.1f}/s)", ""])
     out.append(["return", short(last["episode_return"]) if "episode_return" in last else "none yet", ""])
     if best := run.best():
         out.append(
@@ -123,7 +127,8 @@ def figures(run: RunFiles, facts: Values, report: Values, status: str) -> list[l
                         ("samples_per_insert", "samples per insert")):  # fmt: skip
         if name in columns.last:
             missed = columns.last_row["row"] - columns.known_at[name]
-            out.append([label, short(columns.last[name]), f"{missed:.0f} rows old" if missed > OLD_ROWS else ""])
+            since = last.get("seconds", 0.0) - float(clock.interpolated("seconds", "row", columns.known_at[name]))
+            out.append([label, short(columns.last[name]), f"{duration(since)} ago" if missed > OLD_ROWS else ""])
     if "memory" in last:
         out.append(["memory", human_bytes(last["memory"]), ""])
     if last.get("restarts"):
@@ -132,13 +137,6 @@ def figures(run: RunFiles, facts: Values, report: Values, status: str) -> list[l
     left = time_left(facts, last) if status == "running" else None
     out.append(["time", duration(seconds) + (f", {duration(left[1])} left ({left[0]:.0%} done)" if left else ""), ""])
     return out
-
-
-def rate(columns: Columns, name: str) -> float:
-    """Return the mean of a rate over the newest ``RATE_ROWS`` rows, since steps are told in bursts; 0.0 without any."""
-    values = columns.column(name)[-RATE_ROWS:]
-    values = values[np.isfinite(values)]
-    return float(values.mean()) if len(values) else 0.0
 
 
 def meaning(name: str) -> tuple[str, str]:
