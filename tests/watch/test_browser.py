@@ -104,7 +104,8 @@ def test_the_picture_is_as_drawn_whatever_the_replicas_change_to(page: Any, tmp_
             page.wait_for_function("() => document.getElementById('link').textContent === 'live'")
             told = page.evaluate("async () => (await (await fetch('/api/run?run=one')).json()).svg")
             parsed = "new DOMParser().parseFromString(svg, 'image/svg+xml').documentElement"
-            assert page.evaluate(shown) == page.evaluate(f"svg => document.importNode({parsed}, true).outerHTML", told)
+            drawn = f"svg => document.importNode({parsed}, true)"
+            assert page.evaluate(shown) == page.evaluate(f"svg => ({drawn})(svg).outerHTML", told)
     files.close()
     lock.release()
 
