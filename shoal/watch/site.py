@@ -15,7 +15,7 @@ from shoal.watch.folder import Folder
 from shoal.watch.series import row_of
 
 MOST_COMPARED = 20  # runs in one figure
-MOST_KEPT = 30  # runs whose tables are kept, those that were asked for last: one or two megabytes each
+MOST_KEPT = 20  # runs whose tables are kept, those that were asked for last: one or two megabytes each
 
 
 class Unknown(LookupError):
