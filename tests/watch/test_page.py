@@ -355,6 +355,16 @@ def test_a_population_in_the_list_has_its_best_score_and_the_steps_of_all_member
     assert Site(Catalogue([tmp_path])).listing()["runs"][0]["system"] == "population of ?"
 
 
+def test_tables_of_the_runs_that_were_asked_for_last_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shoal.watch.site.MOST_KEPT", 2)
+    for name in "abc":
+        write_run(tmp_path / name)
+    site = Site(Catalogue([tmp_path]))
+    for name in ("a", "b", "a", "c", "c"):
+        site.run(name)
+    assert [path.name for path in site._runs] == ["a", "c"]
+
+
 def test_runs_that_do_not_fit_into_a_figure_are_counted(tmp_path: Path) -> None:
     for i in range(22):
         write_run(tmp_path / f"{i}", seed=i)
