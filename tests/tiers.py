@@ -169,6 +169,7 @@ SLOW: dict[str, tuple[str, ...]] = {
         "as_if_nothing_had_been[qt-opt]",
     ),
     "systems/test_trajectories.py": ("frames_kept_once_give_the_stacks_back[False",),
+    "test_faults_script.py": ("",),
     "test_packaging.py": ("source_distribution_has_no_part",),
     "test_structure.py": ("mypy_reads_every_test",),
 }  # fmt: skip
