@@ -115,13 +115,14 @@ def number(hint: type, value: Any, infinite: bool = False) -> int | float:
             raise ValueError from None
     if found != found:
         raise ValueError
+    vanished = found == 0 and isinstance(value, str) and set(value.lower().partition("e")[0]) & set("123456789")
     if hint is float:
         if abs(found) > FLOAT32_MAX and not (infinite and abs(found) == inf):
             raise ValueError(f"numbers are finite, and go up to {FLOAT32_MAX:.2g} (float32)")
-        if 0 < abs(found) < SMALLEST:  # it would be 0 there, or lose digits
+        if vanished or 0 < abs(found) < SMALLEST:  # it would be 0 there (1e-400 even in float64), or lose digits
             raise ValueError(f"numbers are 0, or at least {SMALLEST:.2g} (float32)")
         return float(found)
-    if found != found // 1:
+    if vanished or found != found // 1:
         raise ValueError
     if not -INTEGERS <= found < INTEGERS and not (infinite and isinstance(found, int)):
         raise ValueError("integers go up to 2**63 - 1")
