@@ -21,7 +21,7 @@ SLOW: dict[str, tuple[str, ...]] = {
         "ppo_learns_on_it[Elsewhere", "ppo_learns_on_it[Saving", "goes_on_within_episodes_if_they_are_saved[Points",
     ),
     "envs/test_pointgoal.py": ("agree_with_a_grid[rooms",),
-    "faults/test_blocked.py": ("hangs[2-local-observer-sleeping",),
+    "faults/test_blocked.py": ("hangs[2-local-observer-sleeping", "not_told[destructor"),
     "faults/test_full_disk.py": ("costs_only_itself",),
     "faults/test_fuzz.py": ("files_of_a_stranger[0",),
     "faults/test_gone.py": ("ends[serial-replaced", "ends[serial-moved"),
