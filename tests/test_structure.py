@@ -54,9 +54,9 @@ ALLOWED: dict[str, set[str] | None] = {
     "serial": {"runtime", "program", "replay", "metering", "records", "own_settings", "untrusted"},
     "shm": {"runtime", "program", "replay", "metering", "untrusted"},
     "local": {"shm", "runtime", "program", "metering", "records", "systems", "fast", "jit", "machine", "paths"}
-    | {"untrusted"},
+    | {"untrusted", "held"},
     # systems, fast: local.preload
-    "ray_runtime": {"local", "shm", "runtime", "program", "metering", "records", "extras", "untrusted"},
+    "ray_runtime": {"local", "shm", "runtime", "program", "metering", "records", "extras", "held"},
     "torchrun": {"local", "shm", "serial", "runtime", "program", "metering", "records", "untrusted"},
     "policy": {"systems", "topology", "envs", "roles", "nets", "settings", "paths", "own_settings", "extras", "held"}
     | {"untrusted"},

@@ -78,7 +78,7 @@ class Guard:
 
 
 def _interrupt_behind(error: BaseException) -> KeyboardInterrupt | None:
-    """Return the interrupt that ``error`` is, or during which it was raised: what cleans up after one may fail by it."""
+    """Return the interrupt that ``error`` is, or during which it was raised (by what cleans up then)."""
     behind: BaseException | None = error
     while behind is not None and not isinstance(behind, KeyboardInterrupt):
         behind = behind.__context__

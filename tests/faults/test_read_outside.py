@@ -3,6 +3,7 @@ removed."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -14,14 +15,19 @@ import pytest
 
 import shoal
 from shoal import untrusted
-from shoal.api import UsageError
+from shoal.api import ShoalError, UsageError
 from shoal.cli.main import main
+from shoal.held import follows_links, stay_below
 from shoal.local import processes
 from shoal.local.apart import apart
 from shoal.metering.aggregator import Snapshot
 from shoal.records import checkpoint
 from shoal.records.run_dir import RunDirectory
+from shoal.run import runtimes
+from shoal.run.population import member as member_module
+from shoal.run.population.member import train_slice
 from shoal.run.population.slots import Slots
+from shoal.run.population.training import PopulationRun
 from shoal.untrusted import by_name, open_bytes, require_plain, to_write
 
 pytestmark = pytest.mark.timeout(110)
@@ -45,7 +51,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def theirs(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setattr(untrusted, "_plain", {})
+    monkeypatch.setattr("shoal.held._plain", {})
     (tmp_path / "cwd").mkdir()
     monkeypatch.chdir(tmp_path / "cwd")
     return tmp_path / "theirs"
@@ -231,18 +237,18 @@ def test_a_process_follows_links_where_the_one_does_that_started_it(theirs: Path
     outside.write_text("x")
     (run / "file").symlink_to(outside)
     read = partial(untrusted.read_text, run / "file")
-    assert apart(read) == "x" and untrusted.follows_links(run), "nobody looked"
+    assert apart(read) == "x" and follows_links(run), "nobody looked"
     require_plain(theirs / "r" / ".." / "r", trust=True)
-    assert apart(read) == "x" and untrusted.follows_links(run)
-    untrusted.stay_below(run)
+    assert apart(read) == "x" and follows_links(run)
+    stay_below(run)
     with pytest.raises(UsageError, match="symbolic link"):
         apart(read)
-    assert not untrusted.follows_links(run) and not untrusted.follows_links(run / "members" / "000")
+    assert not follows_links(run) and not follows_links(run / "members" / "000")
     (run / "members").symlink_to(theirs)
-    untrusted.stay_below(run / "members")
+    stay_below(run / "members")
     with pytest.raises(UsageError, match="symbolic link"):
         open_bytes(run / "members" / "outside")
-    assert untrusted.follows_links(theirs)
+    assert follows_links(theirs)
 
 
 def test_a_role_loads_no_state_through_a_link(
@@ -288,3 +294,38 @@ def test_a_member_loads_no_state_through_a_link(
     told = capsys.readouterr()
     assert "symbolic link" in told.out + told.err and told.err.count("\n") <= 3, told
     assert all((member / "checkpoints").is_symlink() for member in (population / "members").iterdir()), "no copy"
+
+
+ANEW = ("RunLock", "RunDirectory", "make_runtime", "finish")  # in a member that has no checkpoint
+
+
+@pytest.mark.parametrize("moment", ["completed", "newest", "_provenance", *ANEW])
+@pytest.mark.parametrize("begun", [True, False])
+def test_no_member_is_written_behind_a_link_in_the_place_of_all(
+    moment: str, begun: bool, made: Path, theirs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``members`` becomes one while a slice runs; ``begun``: behind it lies what looks like them, or else nothing."""
+    population = Path(shutil.copytree(made / "p", theirs / "p"))
+    members, outside = population / "members", theirs / "outside"
+    if moment in ANEW:
+        for member in members.iterdir():
+            shutil.rmtree(member / "checkpoints") if moment == "RunLock" else shutil.rmtree(member)
+    shutil.copytree(made / "p" / "members", outside) if begun else outside.mkdir()
+    before = tree(outside)
+    of: Any = runtimes if moment == "make_runtime" else RunDirectory if moment == "finish" else member_module
+    real = getattr(of, moment)
+
+    def swapping(*args: Any, **kwargs: Any) -> Any:
+        if moment in ("completed", "newest"):  # which only read
+            found = real(*args, **kwargs)
+            swap(members, outside)
+            return found
+        swap(members, outside)
+        return real(*args, **kwargs)
+
+    reopened = PopulationRun.reopen(population, steps=120)
+    task = reopened._slice(reopened.control.members[0])
+    monkeypatch.setattr(of, moment, swapping)
+    with contextlib.suppress(ShoalError):
+        train_slice(task)
+    assert members.is_symlink() and tree(outside) == before
