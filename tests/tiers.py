@@ -6,64 +6,134 @@ for some. CI runs it too. The long tier trains for minutes, or runs a benchmark.
 """
 
 SLOW: dict[str, tuple[str, ...]] = {
-    "cli/test_alerts.py": ("page_beside_a_training", "hangs_tells_of_it"),
-    "cli/test_commands.py": ("mistake_in_a_process_of_its_own", "closed_output", "name_is_no_text"),
+    "cli/test_alerts.py": ("page_beside_a_training", "hangs_tells_of_it", "a_training_and_a_resumed_one_from_python"),
+    "cli/test_call_order.py": ("module_of_a_system_is_an_attribute",),
+    "cli/test_commands.py": (
+        "mistake_in_a_process_of_its_own", "closed_output", "name_is_no_text", "environments_are_listed_with_kind",
+    ),
+    "cli/test_curves.py": ("draws_the_curve_that_the_command_draws",),
     "cli/test_export.py": (
         "any_number_of_rows[es", "any_number_of_rows[impala, lstm",
-        "is_that_of_the_policy[dd-ppo, choices and boxes-torch-export",
+        "is_that_of_the_policy[dd-ppo, choices and boxes-torch-export", "any_number_of_rows[impala, tuples",
+        "any_number_of_rows[qt-opt",
     ),
-    "cli/test_seeds.py": ("differ_within_a_system",),
-    "cluster/test_ray.py": ("goes_from_local_processes",),
-    "envs/test_ale.py": ("newest_frames[options1", "newest_frames[options2"),
-    "envs/test_composite.py": ("keeps_to_the_mask[dd-ppo", "keeps_to_the_mask[impala"),
+    "cli/test_filmed.py": ("every_evaluation_of_a_serial_run_is_filmed",),
+    "cli/test_own_actor_critics.py": ("acts_and_updates[own_td3",),
+    "cli/test_own_code.py": ("edited_environment_is_read_again",),
+    "cli/test_profile.py": ("of_a_run_whose_preset_is_for_other",),
+    "cli/test_seeds.py": ("differ_within_a_system", "reports_are_json_where_a_program_asks"),
+    "cli/test_sweep.py": ("ends_it_in_order[train", "within_a_word_ends_a_command_in_order[train"),
+    "cluster/test_ray.py": ("goes_from_local_processes", "node_of_actors_is_lost"),
+    "docs/test_examples.py": ("searches_and_finds[own_objective",),
+    "envs/test_ale.py": (
+        "newest_frames[options1", "newest_frames[options2", "not_sticky_by_default", "a_lost_life_terminates_and",
+        "returns_are_raw_where",
+    ),
+    "envs/test_composite.py": ("keeps_to_the_mask[dd-ppo", "keeps_to_the_mask[impala", "keeps_to_the_mask[a3c"),
+    "envs/test_device_cartpole.py": ("ppo_learns_to_balance",),
+    "envs/test_given.py": ("no_process_makes_it_but_those",),
+    "envs/test_infos.py": ("evaluations_tell_them[local",),
+    "envs/test_many_agents.py": ("agents_that_come_and_leave_train", "train_under_one_policy[a3c"),
     "envs/test_minigrid_pixels.py": ("the_picture_is_minigrids[MiniGrid-Key", "the_picture_is_minigrids[MiniGrid-Obs"),
     "envs/test_own_device.py": (
         "ppo_learns_on_it[Elsewhere", "ppo_learns_on_it[Saving", "goes_on_within_episodes_if_they_are_saved[Points",
+        "if_they_are_saved[Saving",
     ),
-    "envs/test_pointgoal.py": ("agree_with_a_grid[rooms",),
-    "faults/test_blocked.py": ("hangs[2-local-observer-sleeping", "not_told[destructor"),
+    "envs/test_pointgoal.py": (
+        "agree_with_a_grid[rooms", "scenes_follow_from_their_number_in_every_process", "agree_with_a_grid[maze-0",
+    ),
+    "envs/test_registration.py": (
+        "program_from_standard_input", "minatar_is_registered_as", "lists_what_a_package_registers",
+    ),
+    "faults/test_blocked.py": (
+        "hangs[2-local-observer-sleeping", "hangs[2-serial-observer-native", "not_told[destructor",
+    ),
     "faults/test_full_disk.py": ("costs_only_itself",),
     "faults/test_fuzz.py": ("files_of_a_stranger[0",),
     "faults/test_gone.py": ("ends[serial-replaced", "ends[serial-moved"),
     "faults/test_kills.py": ("killed_parent",),
+    "faults/test_large_settings.py": ("not_printed_whole[many changes", "not_printed_whole[changes"),
+    "faults/test_large_tables.py": ("is_not_read[resume", "is_not_read[compare"),
+    "faults/test_left_behind.py": ("returns[3.0",),
     "faults/test_portable.py": ("what_linux_has[es",),
+    "faults/test_read_outside.py": (
+        "when_it_was_looked_at[a population: plot", "when_it_was_looked_at[profile", "when_it_was_looked_at[init-from",
+    ),
     "faults/test_safety.py": ("nothing_listens",),
     "faults/test_seeds.py": ("share_no_seed[4096", "share_no_seed[64"),
+    "faults/test_signals.py": ("a_signal_in_the_first_seconds",),
+    "faults/test_strange_checkpoints.py": ("large_settings_are_shown_in_part",),
+    "faults/test_strangers.py": ("no_module_beside_a_run_is_imported[start0-words0", "no_compiled_code_beside"),
     "faults/test_streams.py": (
         "can_be_written", "start_without_standard_streams", "takes_the_output[script4",
         "trains_without_standard_streams", "full_at_the_start",
     ),
     "faults/test_swapped.py": ("swapped_for_a_link[checkpoints",),
+    "faults/test_working_directory.py": ("directory_is_removed[serial", "runs_one_after_the_other_lie"),
+    "planning/test_plan.py": ("a_rank_is_seen_to_collect", "a_rank_that_lags"),
     "population/test_members.py": ("slots_end",),
     "runtime/test_loggers.py": ("same_run_of_the_back_end",),
-    "runtime/test_metrics.py": tuple(f"write_the_same_metric_files[{system}" for system in ("qt-opt", "d4pg")),
+    "runtime/test_metrics.py": (
+        "write_the_same_metric_files[qt-opt", "write_the_same_metric_files[d4pg", "same_metric_files[impala",
+    ),
+    "runtime/test_orphans.py": ("children_follow_a_killed_parent",),
+    "runtime/test_sharded_replay.py": ("bit_for_bit[r2d2",),
     "runtime/test_symptoms.py": (
         "toy_made_for_it[observations-recurrent-ppo-toy8", "toy_made_for_it[observations-recurrent-ppo-toy9",
+        "toy_made_for_it[observations-recurrent-ppo-toy7", "began_with_other_parameters",
     ),
-    "systems/test_data_parallel.py": ("what_one_learns[all move them-2", "what_one_learns[one moves the weights-3"),
-    "systems/test_device_pipeline.py": tuple(
-        f"once_for_each_gradient[{case}"
-        for case in (
-            "dd-ppo, lstm", "recurrent-ppo, gru", "r2d2, zero", "r2d3", "recurrent-ppo, normalised", "impala, lstm",
-            "apex-dqn, rmsprop", "rainbow", "apex-dpg", "impala, two learners",
-        )
+    "runtime/test_team.py": ("copies_end_with_their_process",),
+    "systems/test_changes.py": ("taken_and_told_of[gorila",),
+    "systems/test_data_parallel.py": (
+        "what_one_learns[all move them-2", "what_one_learns[one moves the weights-3",
+        "rounded_copies_learn_bit_for_bit_what_autocast_does[one moves",
     ),
-    "systems/test_dpg.py": ("what_one_learns[env2-categorical-2", "what_one_learns[env1-mixture-3"),
-    "systems/test_evaluation.py": ("repeat_exactly[apex-dqn", "repeat_exactly[r2d2"),
+    "systems/test_device_pipeline.py": (
+        "once_for_each_gradient[dd-ppo, lstm", "once_for_each_gradient[recurrent-ppo, gru",
+        "once_for_each_gradient[r2d2, zero", "once_for_each_gradient[r2d3",
+        "once_for_each_gradient[recurrent-ppo, normalised", "once_for_each_gradient[impala, lstm",
+        "once_for_each_gradient[apex-dqn, rmsprop", "once_for_each_gradient[rainbow", "once_for_each_gradient[apex-dpg",
+        "once_for_each_gradient[impala, two learners", "once_for_each_gradient[dd-ppo]",
+        "once_for_each_gradient[qt-opt]",
+    ),
+    "systems/test_dpg.py": (
+        "what_one_learns[env2-categorical-2", "what_one_learns[env1-mixture-3", "what_one_learns[env2-categorical-3",
+    ),
+    "systems/test_evaluation.py": (
+        "repeat_exactly[apex-dqn", "repeat_exactly[r2d2", "a_resumed_run_evaluates_as_if", "repeat_exactly[impala",
+        "repeat_exactly[dqn",
+    ),
+    "systems/test_evolution.py": ("a_killed_worker_changes_nothing",),
     "systems/test_gradient_modes.py": ("",),
-    "systems/test_images.py": tuple(
-        f"learned_from[{case}"
-        for case in (
-            "r2d2-env-dueling", "recurrent-ppo-env-core", "impala-env-torso", "unreal-env-bf16", "gorila-env-bf16",
-            "d4pg-env-env_kwargs", "a3c-env-bf16",
-        )
+    "systems/test_images.py": (
+        "learned_from[r2d2-env-dueling", "learned_from[recurrent-ppo-env-core", "learned_from[impala-env-torso",
+        "learned_from[unreal-env-bf16", "learned_from[gorila-env-bf16", "learned_from[d4pg-env-env_kwargs",
+        "learned_from[a3c-env-bf16", "learned_from[r2d2-env-bf16", "learned_from[impala-env-bf16",
+        "learned_from[apex-dpg-env-env_kwargs", "learned_from[es-env-auto",
     ),
+    "systems/test_init_from.py": ("new_range_of_returns_is_the_new_runs",),
+    "systems/test_matrix.py": ("trains[es-Dict-MultiBinary", "trains[es-Box, uint8 image-Tuple of Boxes"),
+    "systems/test_observers.py": ("they_see_the_rows_of_the_metric_files",),
+    "systems/test_only_with.py": (
+        "it_does_nothing[rainbow, returns mean", "it_does_nothing[es, shaping ranks",
+        "it_does_nothing[rainbow, returns categorical",
+    ),
+    "systems/test_programs.py": ("import_no_machinery_of_compilers",),
     "systems/test_q_learning.py": (
         "what_one_learns[True-True-False-all-of three", "what_one_learns[False-False-False-all-images",
     ),
+    "systems/test_qt_opt.py": ("share_of_online_data_rises",),
+    "systems/test_r2d2.py": (
+        "reproduces_the_actors_values[CartPole-v1-lstm", "reproduces_the_actors_values[toy:memory-gru",
+    ),
     "systems/test_resume.py": (
         "bit_for_bit[impala, server, two groups", "bit_for_bit[dd-ppo", "bit_for_bit[a3c", "cut_short_is_played_again",
+        "sigterm_ends_with_143", "bit_for_bit[qt-opt, two learners", "bit_for_bit[impala, two learners",
+        "bit_for_bit[dqn, server", "bit_for_bit[impala, server]", "bit_for_bit[apex-dpg", "bit_for_bit[r2d2]",
     ),
+    "systems/test_trajectories.py": ("frames_kept_once_give_the_stacks_back[False",),
+    "test_packaging.py": ("source_distribution_has_no_part",),
+    "test_structure.py": ("mypy_reads_every_test",),
 }  # fmt: skip
 
 LONG: dict[str, tuple[str, ...]] = {

@@ -53,13 +53,13 @@ def cause_of(error: BaseException) -> str:
 
 
 class Failures:
-    """Judges the failures of one run; a cause is told in full the first time only."""
+    """Decides what follows the failures of one run; a cause is told in full the first time only."""
 
     def __init__(self, patience: Patience) -> None:
         self._patience = patience
         self._told: set[str] = set()
 
-    def judge(self, replica: Replica, exitcode: int | None, stepped: bool) -> None:
+    def plan_restart(self, replica: Replica, exitcode: int | None, stepped: bool) -> None:
         """Say when a dead replica is started again (``restart_at``), or that it never is (``given_up``). Where the run
         cannot go on without it, UsageError if a name or value of the user's is at fault, else RoleFailed. ``stepped``:
         it had completed a step in this life."""

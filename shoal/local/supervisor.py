@@ -221,7 +221,7 @@ class Supervisor:
         exitcode = replica.reap()
         if self._interrupts.count or (exitcode == 0 and self._arena.words[STOP // 8]):
             return  # it ended because the run does, a moment before the supervisor noticed
-        self._failures.judge(replica, exitcode, stepped=bool(self._arena.words[self._status(replica)]))
+        self._failures.plan_restart(replica, exitcode, stepped=bool(self._arena.words[self._status(replica)]))
         if replica.restart_at is not None:
             self._aggregator.restarts += 1
             if self._checkpoints is not None:

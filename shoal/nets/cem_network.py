@@ -65,7 +65,7 @@ class CEMNetwork(BoxNetwork):
         with full(features.device):
             return F.linear(features, layer.weight[:, : features.shape[-1]], layer.bias)
 
-    def judge(self, encoded: Tensor, actions: Tensor) -> Tensor:
+    def critic_outputs(self, encoded: Tensor, actions: Tensor) -> Tensor:
         """Return values (or logits) ``[B, N]`` of actions ``[B or 1, N, A]`` in [-1, 1]."""
         first, *others = self.critic.rest
         x = F.linear(actions, cast(nn.Linear, first).weight[:, -self.actions :]) + encoded.unsqueeze(1)
@@ -76,7 +76,7 @@ class CEMNetwork(BoxNetwork):
     def best(self, encoded: Tensor, noise: Tensor | None = None) -> Best:
         """Return the best actions ``[B, A]`` in [-1, 1] that the search finds, and their values (or logits) ``[B]``."""
         drawn = self.noise if noise is None else noise
-        return cem(partial(self.judge, encoded), drawn, self.search.elites, self.search.floor)
+        return cem(partial(self.critic_outputs, encoded), drawn, self.search.elites, self.search.floor)
 
     def draw(self, rows: int, generator: torch.Generator) -> Tensor:
         """Return the random numbers of ``rows`` searches, drawn by a CPU generator."""
@@ -84,7 +84,7 @@ class CEMNetwork(BoxNetwork):
         return transfer.send(torch.randn(shape, generator=generator, device="cpu"), self.noise.device)
 
     def value(self, outputs: Tensor) -> Tensor:
-        """Return outputs of ``judge`` as returns."""
+        """Return outputs of ``critic_outputs`` as returns."""
         return outputs.sigmoid() if self.bounded else outputs
 
     def forward(self, obs: Tensors) -> Tensor:

@@ -111,7 +111,7 @@ class DPGNetwork(BoxNetwork):
         with full(features.device):
             return torch.tanh(self.policy(features))
 
-    def judge(self, features: Tensor, actions: Tensor) -> Tensor:
+    def critic_outputs(self, features: Tensor, actions: Tensor) -> Tensor:
         """Return the critic's outputs ``[B, size]`` for features ``[B, F]`` and actions ``[B, A]`` in [-1, 1]."""
         assert self.critic is not None
         if self.critic_perceptron is not None and not torch.is_grad_enabled():
@@ -124,7 +124,7 @@ class DPGNetwork(BoxNetwork):
         encoder, that of the actions trains the policy alone. ``policy/obs``: the policy's observations if they differ
         from the critic's. A batch of no rows is skipped."""
         features = self.features(observations(items))
-        critic, to_critic = self._judged(features, items["action"])
+        critic, to_critic = self._differentiable_critic(features, items["action"])
         own = observations(items, "policy/")
         seen = self.features(own) if own else features.detach()
         action, to_policy = self._acted(seen)
@@ -144,14 +144,14 @@ class DPGNetwork(BoxNetwork):
 
         return Outputs(CriticOutputs(*cut(leaf), by_action), leaf, backward)
 
-    def _judged(self, features: Tensor, actions: Tensor) -> tuple[Tensor, Backward]:
+    def _differentiable_critic(self, features: Tensor, actions: Tensor) -> tuple[Tensor, Backward]:
         """Return the critic's outputs, and the function that propagates their gradient to the parameters of critic and
         encoder."""
         assert self.returns is not None
         if not len(actions):
             return actions.new_zeros((0, self.returns.size)), _nothing
         if self.critic_perceptron is None:
-            return detached(self.judge(features, actions))
+            return detached(self.critic_outputs(features, actions))
         return self.critic_perceptron.differentiable(torch.cat((features, actions), -1))
 
     def _acted(self, features: Tensor) -> tuple[Tensor, Backward]:
@@ -171,7 +171,7 @@ class DPGNetwork(BoxNetwork):
             return torch.zeros_like(actions)
         if self.critic_perceptron is None:
             leaf = actions.detach().clone().requires_grad_()
-            (found,) = torch.autograd.grad(self.returns.mean(self.judge(features, leaf)).sum(), leaf)
+            (found,) = torch.autograd.grad(self.returns.mean(self.critic_outputs(features, leaf)).sum(), leaf)
             return found
         with torch.no_grad():
             kept = self.critic_perceptron.forward(torch.cat((features, actions), -1))

@@ -14,6 +14,7 @@ from shoal.planning.gpu import on_gpu
 from shoal.planning.rehearsal import shortened
 from shoal.program import Program
 from shoal.simulation import Behaviour, Figures, Machine, steady
+from shoal.simulation.figures import WAITING
 from shoal.simulation.placement import memory, place
 from shoal.types import Values
 
@@ -184,6 +185,8 @@ def advice(row: Row, cfg: Any) -> str:
         return "cores: all of a node's are at work; another node, or more cores"
     if limit == "network":
         return f"a faster link, or {_fewer_bytes(figures.traffic, has)}"
+    if limit == WAITING:
+        return "fewer nodes with more cores each, or links with less latency"
     if limit in ("actor", "inference", "worker", "rank"):
         return "more --actors"
     if limit == "replay":

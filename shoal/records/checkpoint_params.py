@@ -11,6 +11,8 @@ from shoal.api import Field, ShoalError, Tensors, views
 from shoal.records.checkpoint import MANIFEST, Checkpoint, Damaged, Skipped, Unloadable, complete, part, verified
 from shoal.untrusted import brief, excerpt, parse_json, read_text
 
+ONE_OF_THEM = "expected Program.policy to name one of them"
+
 
 def newest_params(folder: Path, channel: str | None) -> tuple[int, Tensors] | None:
     """Return (updates, parameters) of a channel (None: the only one) from the newest checkpoint where they are
@@ -76,5 +78,5 @@ def _only_params(path: Path) -> str:
     if len(names) > 1 and len(whole) == 1 and _pieces(path, min(whole)) == sorted(names, key=lambda n: (len(n), n)):
         return min(whole)
     if len(names) > 1:
-        raise ShoalError(f"'{path}' holds several parameters ({brief(names)}): expected to be told which")
+        raise ShoalError(f"'{path}' holds parameters of several channels ({brief(sorted(whole))}): {ONE_OF_THEM}")
     return names[0] if names else part("params", "")

@@ -12,11 +12,11 @@ from shoal.api import ShoalError, Tensors
 from shoal.paths import shown
 from shoal.records import checkpoint
 from shoal.records.atomic_write import write_atomic
-from shoal.records.checkpoint_params import newest_params
+from shoal.records.checkpoint_params import ONE_OF_THEM, newest_params
 from shoal.records.damage import read_json, reading
 from shoal.records.report import Report
 from shoal.records.tensor_files import save_tensors
-from shoal.untrusted import RUN_FORMAT, by_name, excerpt
+from shoal.untrusted import RUN_FORMAT, brief, by_name, excerpt
 
 MAX_READS = 5  # attempts to read parameters that a run replaces meanwhile
 NEWEST = "newest"  # folder of the parameters of a running training
@@ -84,7 +84,9 @@ def _load_params(path: Path, channel: str | None) -> tuple[int, Tensors]:
     if channel is None and len(channels) == 1:
         (channel,) = channels
     if channel is None:
-        raise ShoalError(f"'{shown(path)}' holds parameters of the channels {sorted(channels)}: say which")
+        raise ShoalError(
+            f"'{shown(path)}' holds parameters of several channels ({brief(sorted(channels))}): {ONE_OF_THEM}"
+        )
     if channel not in channels:
         raise ShoalError(f"'{shown(path)}' holds no parameters of the channel '{channel}', only of {sorted(channels)}")
     file = path / channels[channel]

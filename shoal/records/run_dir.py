@@ -102,7 +102,8 @@ class RunDirectory:
         except BaseException as error:  # a full disk or an interrupt: an empty directory is removed
             self._close_files()
             if self._made:
-                shutil.rmtree(self.path, ignore_errors=True)
+                with contextlib.suppress(OSError), guarded(self.path.parent) as parent:
+                    shutil.rmtree(parent / self.path.name, ignore_errors=True)
             if not isinstance(error, OSError):
                 raise
             raise UsageError(f"cannot create the run directory '{shown(self.path)}': {error.strerror}") from None

@@ -40,7 +40,7 @@ def show(path: Path) -> int:
                 for event in run.events():
                     if event.level != "info" and event not in known:
                         known.add(event)
-                        progress.alerts.tell(event.text.partition("\n")[0], event.when)
+                        progress.alerts.tell(event.text.partition("\n")[0], event.when.partition(" ")[2])
                 progress.recall(records(run), returns(run, seen))
                 progress.update(snapshot(run))
             if not running:

@@ -96,10 +96,19 @@ def _row(key: str, value: str, width: int) -> str:
     return _cut(f"{_cut(key, most - 1):<{most}}{one_line(value)}", width)
 
 
+def room(width: int) -> int:
+    """Return the characters that a value has beside its name in a line of ``width``."""
+    return width - _key(width)
+
+
 def _key(width: int) -> int:
     return min(KEY, max(LEAST_KEY, width // 4))
 
 
 def _cut(text: str, most: int) -> str:
     text = one_line(text)
-    return text if len(text) <= most else text[: max(0, most - 1)] + "…"
+    if len(text) <= most:
+        return text
+    kept = text[: max(0, most - 1)]
+    whole = kept.rstrip() if text[len(kept)] == " " else kept.rpartition(" ")[0].rstrip()  # half a number misleads
+    return (whole if len(whole) > most // 3 else kept) + "…"

@@ -241,7 +241,8 @@ class Progress:
         shown = "none yet"
         if s.episodes:
             shown = f"{number(s.episode_return)} (mean of {min(s.episodes, WINDOW)}, {counted(s.episodes, 'episode')})"
-            curve = self._spark.text(24) if self.live is not None else ""
+            room = panel.room(self.live.console.size.width - 4) - len(shown) - 1 if self.live is not None else 0
+            curve = self._spark.text(min(24, room))
             shown += f" {curve}" if curve else ""
         out = [
             ("steps", f"{max(s.steps, self._made[1]):,}{goal} ({rate})"),

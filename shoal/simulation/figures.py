@@ -10,6 +10,8 @@ from shoal.types import Values
 
 WORDS = {"params": "parameters", "queue": "trajectories", "replay": "items of the replay", "reduce": "gradients"}
 
+WAITING = "waiting"  # the bottleneck where every role waits for another most of the time
+
 
 @dataclass(frozen=True)
 class Figures:
@@ -56,10 +58,23 @@ class Figures:
                 f"network (link {way} node {node}: {self.links[node]:.0%} in use, most of it by {WORDS[self.traffic]})"
             )
         slow = bottleneck(self.shares)
-        return "not known: every role waits" if slow is None else str(slow)
+        return self._longest_wait() if slow is None else str(slow)
+
+    def _longest_wait(self) -> str:
+        """Return which role waits longest for which channel, in words, where every role waits most of the time."""
+        waits = {
+            (share, role, phase.removeprefix("wait:"))
+            for role, phases in self.shares.items()
+            for phase, share in phases.items()
+            if phase.startswith("wait:")
+        }
+        if not waits:
+            return "not known"
+        share, role, channel = max(waits)
+        return f"{WAITING} ({role}: {share:.0%} of its time for the channel '{channel}')"
 
     def limit(self) -> str:
-        """The kind of the bottleneck alone: network, learner, actor, inference, replay or the name of a role."""
+        """The kind of the bottleneck: network, learner, actor, inference, replay, waiting or the name of a role."""
         return self.bottleneck().partition("-bound")[0].partition(" (")[0]
 
     def as_json(self) -> Values:

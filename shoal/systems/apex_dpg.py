@@ -227,7 +227,7 @@ class DPG(OffPolicy):
         items, target = batch.items, self.target
         with torch.no_grad():
             features = target.features(observations(items, "next/"))
-            after = target.judge(features, target.act(features))
+            after = target.critic_outputs(features, target.act(features))
         loss = items["weight"].dot(self.returns.loss(outputs.critic, items, after))
         ascent = dpg_loss(outputs.action, outputs.by_action, self.cfg.action_gradient_clip).sum()
         return loss + self.scalars[0] * ascent, self.findings(outputs, items, after)
@@ -295,7 +295,7 @@ class DPGAgent(NetworkAgent[DPGNetwork, np.random.Generator], BatchedAgent):
         extras: Arrays = {}
         if nets.returns is not None:
             both = torch.cat((action, best))
-            values = self.array(nets.returns.mean(nets.judge(features.repeat(2, 1), both)))
+            values = self.array(nets.returns.mean(nets.critic_outputs(features.repeat(2, 1), both)))
             extras = {"q_taken": values[: len(best)], "q_max": values[len(best) :]}
         return Act(self.array(action), state, extras)
 

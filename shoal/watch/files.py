@@ -20,6 +20,7 @@ from shoal.types import Values
 from shoal.untrusted import RUN_FORMAT, excerpt, one_line, table_rows
 from shoal.watch.folder import Folder
 from shoal.watch.series import Table
+from shoal.words import counted
 
 Data = TypeVar("Data")
 FRESH = 60.0  # seconds since its last row, within which a run on another machine is held to go on
@@ -55,7 +56,7 @@ class RunFiles:
         for table in (self.metrics, self.performance):
             self._look(table.name, table.refresh, None)
             if table.damaged:
-                self.problems[table.name] = f"{table.damaged} lines are damaged and left out"
+                self.problems[table.name] = f"{counted(table.damaged, 'damaged line')} left out"
 
     def config(self) -> Values:
         """Return ``config.json``, {} where it cannot be read. ``config`` and ``origins`` are dicts in it. A file that

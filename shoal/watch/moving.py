@@ -50,7 +50,8 @@ def _figures(c: ChannelPicture, run: RunFiles, fill: float | None, rate: float |
     if rate is not None:
         out.append(f"{rate:,.1f} items/s, {human_bytes(rate * c.nbytes)}/s")
     elif versions and "updates_per_second" in last:
-        out.append(f"{last['updates_per_second']:,.1f} versions/s")
+        rate = run.performance.columns.rate("updates_per_second")
+        out.append(f"{rate:,.1f} versions/s, {human_bytes(rate * c.nbytes)}/s")
     if versions and "policy_lag_p95" in trained:
         out.append(f"policy lag {counted(trained['policy_lag_p95'], 'update')} (95 %)")
     if c.kind == "replay" and "samples_per_insert" in trained:

@@ -9,21 +9,18 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-import numpy as np
-
 from shoal.metering.bottleneck import bottleneck
 from shoal.metering.glossary import SECTIONS
 from shoal.program.draw import human_bytes
 from shoal.types import Values
 from shoal.untrusted import one_line, printable
 from shoal.watch import moving
-from shoal.watch.files import RunFiles, as_dict, number
+from shoal.watch.files import RunFiles, as_dict, as_number, number
 from shoal.watch.series import Columns
 from shoal.words import counted
 
 GLOSSARY = {entry.name: entry for _, _, entries in SECTIONS for entry in entries}
 FIRST = ("episode_return", "evaluation_return", "loss", "entropy", "policy_lag_p95", "steps_per_second")
-RATE_ROWS = 20  # whose mean a rate is: 10 s of most runs
 OLD_ROWS = 20  # rows after which a value that no row has repeated is shown with its age
 HIDDEN = ("row",)
 UNENDED = ("running", "killed", "failed")  # states; any other is the reason for which a run ended
@@ -47,7 +44,8 @@ def state(name: str, run: RunFiles) -> Values:
         "figures": figures(run, facts, report, status), "svg": drawn, "parts": parts,
         "text": printable(run.drawing()) if picture is None else "", "row": last.get("row", 0),
         "metrics": recorded, "first": [name for name in FIRST if name in names],
-        "evaluations": run.evaluations(), "best": run.best(), "videos": run.videos(),
+        "evaluations": [{name: cell(text) for name, text in row.items()} for row in run.evaluations()],
+        "best": run.best(), "videos": run.videos(),
         "events": [{"when": e.when, "level": e.level, "text": printable(e.text)} for e in reversed(run.events())],
         "checkpoints": [{"steps": steps, "when": clock_time(when)} for steps, when in run.checkpoints()],
         "facts": about(run, facts), "config": settings(facts), "logs": run.logs(), "problems": dict(run.problems),
@@ -73,6 +71,12 @@ def duration(seconds: float) -> str:
 
 def short(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 or value == int(value) else f"{value:.4g}"
+
+
+def cell(text: str) -> str:
+    """Return the cell of a table in few digits if it holds a number."""
+    value = as_number(text)
+    return short(value) if math.isfinite(value) else text
 
 
 def time_left(facts: Mapping[str, Any], last: Mapping[str, float]) -> tuple[float, float] | None:
@@ -109,9 +113,9 @@ def figures(run: RunFiles, facts: Values, report: Values, status: str) -> list[l
     stop = facts.get("stop", {})
     goal = number(stop.get("steps")) if isinstance(stop, dict) else None
     done = f"{last.get('steps', 0):,.0f}" + (f" of {goal:,.0f}" if goal else "")
-    out.append(["steps", f"{done} ({rate(clock, 'steps_per_second'):,.0f}/s)", ""])
+    out.append(["steps", f"{done} ({clock.rate('steps_per_second'):,.0f}/s)", ""])
     if "updates" in last:
-        out.append(["updates", f"{last['updates']:,.0f} ({rate(clock, 'updates_per_second'):,.1f}/s)", ""])
+        out.append(["updates", f"{last['updates']:,.0f} ({clock.rate('updates_per_second'):,.1f}/s)", ""])
     out.append(["return", short(last["episode_return"]) if "episode_return" in last else "none yet", ""])
     if best := run.best():
         out.append(
@@ -122,8 +126,7 @@ def figures(run: RunFiles, facts: Values, report: Values, status: str) -> list[l
     for name, label in (("policy_lag_p95", "policy lag (95th percentile)"), ("loss", "loss"), ("entropy", "entropy"),
                         ("samples_per_insert", "samples per insert")):  # fmt: skip
         if name in columns.last:
-            missed = columns.last_row["row"] - columns.known_at[name]
-            out.append([label, short(columns.last[name]), f"{missed:.0f} rows old" if missed > OLD_ROWS else ""])
+            out.append([label, short(columns.last[name]), age(name, columns, clock)])
     if "memory" in last:
         out.append(["memory", human_bytes(last["memory"]), ""])
     if last.get("restarts"):
@@ -134,11 +137,15 @@ def figures(run: RunFiles, facts: Values, report: Values, status: str) -> list[l
     return out
 
 
-def rate(columns: Columns, name: str) -> float:
-    """Return the mean of a rate over the newest ``RATE_ROWS`` rows, since steps are told in bursts; 0.0 without any."""
-    values = columns.column(name)[-RATE_ROWS:]
-    values = values[np.isfinite(values)]
-    return float(values.mean()) if len(values) else 0.0
+def age(name: str, columns: Columns, clock: Columns) -> str:
+    """Return how old the last known value of a metric is, "" where it is not old. ``clock``: the seconds of each row; a
+    value whose row it lacks has its age in rows."""
+    known_at = columns.known_at[name]
+    rows = columns.last_row["row"] - known_at
+    if rows <= OLD_ROWS:
+        return ""
+    seconds = clock.last.get("seconds", math.nan) - float(clock.interpolated("seconds", "row", known_at))
+    return f"{duration(seconds)} ago" if math.isfinite(seconds) else f"{rows:.0f} rows old"
 
 
 def meaning(name: str) -> tuple[str, str]:

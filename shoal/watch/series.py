@@ -18,6 +18,7 @@ MOST_LINE = 1 << 20  # bytes of a line; longer ones are damaged
 LARGE = 4 << 20  # bytes of a file of which, but for its end, only lines at even distances are read
 SAMPLES = 1_000  # such lines
 END = 128 << 10  # bytes of the end, in which the newest value of most metrics is found
+RATE_ROWS = 20  # whose mean a rate is: 10 s of most runs
 SEAM = 64  # bytes before the place of reading that must still be what they were
 
 
@@ -83,7 +84,14 @@ class Columns:
             return np.append(kept, (self._held if self._carries else self.last_row).get(name, math.nan))
         return kept
 
-    def interpolated(self, name: str, by: str, at: np.ndarray) -> np.ndarray:
+    def rate(self, name: str) -> float:
+        """Return the mean of a rate over the newest ``RATE_ROWS`` rows, as steps are reported in bursts; 0.0 without
+        any."""
+        values = self.column(name)[-RATE_ROWS:]
+        values = values[np.isfinite(values)]
+        return float(values.mean()) if len(values) else 0.0
+
+    def interpolated(self, name: str, by: str, at: np.ndarray | float) -> np.ndarray:
         """Return a column where column ``by`` has the values ``at``, along straight lines between the rows that know
         both; nan where none does."""
         known_at, known = self.column(by), self.column(name)

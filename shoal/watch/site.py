@@ -15,7 +15,7 @@ from shoal.watch.folder import Folder
 from shoal.watch.series import row_of
 
 MOST_COMPARED = 20  # runs in one figure
-MOST_KEPT = 200  # runs whose tables are kept
+MOST_KEPT = 20  # runs whose tables are kept, those that were asked for last: one or two megabytes each
 
 
 class Unknown(LookupError):
@@ -109,9 +109,11 @@ class Site:
         path = self.catalogue.find().get(name)
         if path is None:
             raise Unknown(f"no run '{name}'")
-        while len(self._runs) >= MOST_KEPT:
+        run = self._runs.pop(path) if path in self._runs else RunFiles(path)
+        self._runs[path] = run  # the last one now
+        while len(self._runs) > MOST_KEPT:
             self._runs.pop(next(iter(self._runs)))
-        return self._runs.setdefault(path, RunFiles(path))
+        return run
 
 
 def _entry(name: str, run: RunFiles) -> Values:

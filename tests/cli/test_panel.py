@@ -85,6 +85,20 @@ def test_the_return_has_a_curve(window: Terminal) -> None:
     assert any("▁▂▃▄▅▆▇█" in line for line in last)
 
 
+def test_the_curve_of_the_return_has_the_room_that_is_left(window: Terminal) -> None:
+    progress = Progress("impala", ENV, Stop(), file=window)
+    *_, last = looks(
+        progress, window, [snapshot(row, episode_return=row + 0.25, episodes=123_456) for row in range(100, 150)]
+    )
+    (line,) = [line for line in last if "return" in line]
+    assert "…" not in line and "▁" in line and "█" in line and cell_len(line) == 80
+
+
+def test_a_number_that_does_not_fit_is_left_out_rather_than_cut() -> None:
+    (one,) = panel.lines([], [("steps", "5,041,559 of 1,000,000,000 (24,662/s)")], {}, "", 36, 1)
+    assert one[1].split() == ["steps", "5,041,559", "of…"]
+
+
 @pytest.mark.parametrize("n", [2, 64, 65, 1_000, 10_007])
 def test_a_sparkline_is_of_bounded_length_from_the_lowest_to_the_highest(n: int) -> None:
     spark = panel.Spark()

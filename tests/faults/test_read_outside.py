@@ -3,19 +3,20 @@ removed."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 import shoal
 from shoal import untrusted
-from shoal.api import ShoalError, UsageError
+from shoal.api import UsageError
 from shoal.cli.main import main
 from shoal.held import follows_links, stay_below
 from shoal.local import processes
@@ -23,11 +24,7 @@ from shoal.local.apart import apart
 from shoal.metering.aggregator import Snapshot
 from shoal.records import checkpoint
 from shoal.records.run_dir import RunDirectory
-from shoal.run import runtimes
-from shoal.run.population import member as member_module
-from shoal.run.population.member import train_slice
 from shoal.run.population.slots import Slots
-from shoal.run.population.training import PopulationRun
 from shoal.untrusted import by_name, open_bytes, require_plain, to_write
 
 pytestmark = pytest.mark.timeout(110)
@@ -240,6 +237,7 @@ def test_a_process_follows_links_where_the_one_does_that_started_it(theirs: Path
     assert apart(read) == "x" and follows_links(run), "nobody looked"
     require_plain(theirs / "r" / ".." / "r", trust=True)
     assert apart(read) == "x" and follows_links(run)
+    stay_below(run / "members")
     stay_below(run)
     with pytest.raises(UsageError, match="symbolic link"):
         apart(read)
@@ -296,36 +294,22 @@ def test_a_member_loads_no_state_through_a_link(
     assert all((member / "checkpoints").is_symlink() for member in (population / "members").iterdir()), "no copy"
 
 
-ANEW = ("RunLock", "RunDirectory", "make_runtime", "finish")  # in a member that has no checkpoint
-
-
-@pytest.mark.parametrize("moment", ["completed", "newest", "_provenance", *ANEW])
-@pytest.mark.parametrize("begun", [True, False])
-def test_no_member_is_written_behind_a_link_in_the_place_of_all(
-    moment: str, begun: bool, made: Path, theirs: Path, monkeypatch: pytest.MonkeyPatch
+def test_an_agent_on_another_node_follows_links_where_its_driver_does(
+    theirs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """``members`` becomes one while a slice runs; ``begun``: behind it lies what looks like them, or else nothing."""
-    population = Path(shutil.copytree(made / "p", theirs / "p"))
-    members, outside = population / "members", theirs / "outside"
-    if moment in ANEW:
-        for member in members.iterdir():
-            shutil.rmtree(member / "checkpoints") if moment == "RunLock" else shutil.rmtree(member)
-    shutil.copytree(made / "p" / "members", outside) if begun else outside.mkdir()
-    before = tree(outside)
-    of: Any = runtimes if moment == "make_runtime" else RunDirectory if moment == "finish" else member_module
-    real = getattr(of, moment)
+    pytest.importorskip("ray")
+    from shoal.ray_runtime import agent, supervisor
 
-    def swapping(*args: Any, **kwargs: Any) -> Any:
-        if moment in ("completed", "newest"):  # which only read
-            found = real(*args, **kwargs)
-            swap(members, outside)
-            return found
-        swap(members, outside)
-        return real(*args, **kwargs)
-
-    reopened = PopulationRun.reopen(population, steps=120)
-    task = reopened._slice(reopened.control.members[0])
-    monkeypatch.setattr(of, moment, swapping)
-    with contextlib.suppress(ShoalError):
-        train_slice(task)
-    assert members.is_symlink() and tree(outside) == before
+    run = theirs / "r"
+    run.mkdir(parents=True)
+    stay_below(run)
+    driver: Any = SimpleNamespace(_program=SimpleNamespace(roles=[]), _plan=None, _blobs={}, _hang_timeout=0.0,
+                                  _launch=Mock(resume=None))  # fmt: skip
+    monkeypatch.setattr(supervisor.cloudpickle, "dumps", lambda orders: orders)
+    orders: Any = supervisor.RaySupervisor._orders(driver)
+    monkeypatch.setattr("shoal.held._plain", {})
+    assert follows_links(run)
+    monkeypatch.setattr(agent.cloudpickle, "loads", lambda pickled: pickled)
+    with pytest.raises(AttributeError):  # of the plan, which there is none of
+        agent.Agent(orders, [])
+    assert not follows_links(run)

@@ -560,8 +560,8 @@ def test_what_a_file_says_is_shown_as_text(run: Path, capsys: pytest.CaptureFixt
     capsys.readouterr()
     for words in (
         ["compare", str(run), str(other)], ["eval", str(run), "--episodes", "1"], ["eval", str(other)],
-        ["resume", str(other)], ["plot", str(run), str(other)], ["config", "impala", "--config", str(other)],
-        ["profile", str(other)], ["eval", str(run / ESCAPES)],
+        ["resume", str(other)], ["plot", str(run), str(other), "--out", str(run.with_name("a.svg"))],
+        ["config", "impala", "--config", str(other)], ["profile", str(other)], ["eval", str(run / ESCAPES)],
     ):  # fmt: skip
         main(words)
         found = capsys.readouterr()

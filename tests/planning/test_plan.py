@@ -395,3 +395,11 @@ def test_processes_of_a_learner_on_another_machine_are_asked_for(
 def test_a_busy_learner_is_told_only_the_switches_that_its_system_has(system: str, told: str) -> None:
     figures = Figures(1.0, {}, {"learner": {"learn": 1.0}}, {}, {}, {}, (0.0,), (0.0,), (0.5,), (0.0,), "")
     assert advice(Row(Point(1), figures), systems.load(system).Config()) == told
+
+
+def test_where_ranks_wait_for_their_sum_fewer_nodes_or_less_latency_are_advised() -> None:
+    shares = {"rank": {"wait:gradients": 0.94, "wait:stop": 0.02, "learn": 0.03, "env": 0.01}}
+    figures = Figures(1.0, {}, shares, {}, {}, {}, (0.0,), (0.0,), (0.5,), (0.0,), "")
+    assert figures.bottleneck() == "waiting (rank: 94% of its time for the channel 'gradients')"
+    assert "links with less latency" in advice(Row(Point(1), figures), systems.load("dd-ppo").Config())
+    assert replace(figures, shares={"rank": {"start": 1.0}}).bottleneck() == "not known"

@@ -221,7 +221,7 @@ def test_parameters_of_several_channels_are_in_files_of_their_own(tmp_path: Path
     }  # fmt: skip
     assert [load_params(tmp_path, name)[1]["w"].tolist() for name in ("a/b", "c")] == [[1.0], [2.0]]
     for channel, says in (
-        (None, r"of the channels \['a/b', 'c'\]: say which"),
+        (None, r"of several channels \(\['a/b', 'c'\]\): expected Program.policy to name one"),
         ("d", "no parameters of the channel 'd'"),
     ):
         with pytest.raises(ShoalError, match=says):

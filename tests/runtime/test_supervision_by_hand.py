@@ -45,7 +45,7 @@ def replica(index: int = 0, **role: Any) -> Any:
 
 
 # -------------------------------------------------------------------------------------------- restarts
-def judged(clock: Clock, patience: Patience, *deaths: Any, **role: Any) -> list[float | str]:
+def planned(clock: Clock, patience: Patience, *deaths: Any, **role: Any) -> list[float | str]:
     """Of each death, a (second, cause, whether it had stepped, whether it will be met again), the wait before the next
     life, ``gone`` or ``failed``."""
     one, failures, out = replica(**role), Failures(patience), list[float | str]()
@@ -53,7 +53,7 @@ def judged(clock: Clock, patience: Patience, *deaths: Any, **role: Any) -> list[
         clock.now = 100.0 + at
         one.cause, one.repeats, one.restart_at = cause, repeats, None
         try:
-            failures.judge(one, 1, stepped)
+            failures.plan_restart(one, 1, stepped)
         except api.RoleFailed:
             return [*out, "failed"]
         out.append("gone" if one.given_up else round(one.restart_at - clock.now, 6))
@@ -67,40 +67,40 @@ def causes(*seconds: float, stepped: bool = True, repeats: bool = False) -> list
 
 def test_the_wait_before_a_restart_doubles_up_to_the_longest(clock: Clock) -> None:
     waits = [0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0]
-    assert judged(clock, Patience(), *causes(*range(7))) == waits
-    assert judged(clock, Patience(backoff=0.5, longest_backoff=0.75), *causes(*range(3))) == [0.5, 0.75, 0.75]
+    assert planned(clock, Patience(), *causes(*range(7))) == waits
+    assert planned(clock, Patience(backoff=0.5, longest_backoff=0.75), *causes(*range(3))) == [0.5, 0.75, 0.75]
 
 
 def test_a_replica_may_fail_so_often_within_a_window(clock: Clock) -> None:
     two = Patience(restarts=2, window=10.0, backoff=1.0)
-    assert judged(clock, two, *causes(0, 4, 10)) == [1.0, 2.0, "failed"]
-    assert judged(clock, two, *causes(0, 4, 10.5)) == [1.0, 2.0, 2.0]
-    assert judged(clock, two, *causes(0, 4, 10.5, 11)) == [1.0, 2.0, 2.0, "failed"]
-    assert judged(clock, two, *causes(0, 4, 10), on_failure="ignore") == [1.0, 2.0, "gone"]
-    assert judged(clock, two, *causes(0), on_failure="stop") == ["failed"]
+    assert planned(clock, two, *causes(0, 4, 10)) == [1.0, 2.0, "failed"]
+    assert planned(clock, two, *causes(0, 4, 10.5)) == [1.0, 2.0, 2.0]
+    assert planned(clock, two, *causes(0, 4, 10.5, 11)) == [1.0, 2.0, 2.0, "failed"]
+    assert planned(clock, two, *causes(0, 4, 10), on_failure="ignore") == [1.0, 2.0, "gone"]
+    assert planned(clock, two, *causes(0), on_failure="stop") == ["failed"]
 
 
 def test_lives_without_a_step_in_a_row_are_counted(clock: Clock) -> None:
     lives = [*causes(0, 1, stepped=False), (2, "x", True, False), (3, "y", False, False), (4, "z", False, False)]
-    assert judged(clock, Patience(still_born=3), *lives)[-1] == 1.6
-    assert judged(clock, Patience(still_born=3), *lives, (5, "w", False, False))[-2:] == [1.6, "failed"]
-    assert judged(clock, Patience(still_born=2), *causes(0, 1, stepped=False)) == [0.1, "failed"]
+    assert planned(clock, Patience(still_born=3), *lives)[-1] == 1.6
+    assert planned(clock, Patience(still_born=3), *lives, (5, "w", False, False))[-2:] == [1.6, "failed"]
+    assert planned(clock, Patience(still_born=2), *causes(0, 1, stepped=False)) == [0.1, "failed"]
 
 
 def test_an_error_that_will_be_met_again_is_met_so_often_in_a_row_within_the_window(clock: Clock) -> None:
-    assert judged(clock, Patience(), *causes(0, 1, 2, repeats=True)) == [0.1, 0.2, "failed"]
-    assert judged(clock, Patience(repeats=1), *causes(0, 1, repeats=True)) == [0.1, "failed"]
-    assert judged(clock, Patience(), *causes(0, 1, 99, 100, repeats=True)) == [0.1, 0.2, 0.1, 0.2]
+    assert planned(clock, Patience(), *causes(0, 1, 2, repeats=True)) == [0.1, 0.2, "failed"]
+    assert planned(clock, Patience(repeats=1), *causes(0, 1, repeats=True)) == [0.1, "failed"]
+    assert planned(clock, Patience(), *causes(0, 1, 99, 100, repeats=True)) == [0.1, 0.2, 0.1, 0.2]
     other = [(0, "again", True, True), (1, "again", True, True), (2, "other", True, True), (3, "again", True, True)]
-    assert judged(clock, Patience(), *other) == [0.1, 0.2, 0.4, 0.8]
-    assert judged(clock, Patience(), *causes(0, 1, 2)) == [0.1, 0.2, 0.4], "one that may not come again"
+    assert planned(clock, Patience(), *other) == [0.1, 0.2, 0.4, 0.8]
+    assert planned(clock, Patience(), *causes(0, 1, 2)) == [0.1, 0.2, 0.4], "one that may not come again"
     same = [(at, "again", True, False) for at in range(3)]
-    assert judged(clock, Patience(), *same) == [0.1, 0.2, 0.4]
+    assert planned(clock, Patience(), *same) == [0.1, 0.2, 0.4]
 
 
 def test_the_first_life_that_meets_such_an_error_before_its_first_step_is_the_last(clock: Clock) -> None:
-    assert judged(clock, Patience(), *causes(0, stepped=False, repeats=True)) == ["failed"]
-    assert judged(clock, Patience(), (0, "x", True, False), (1, "y", False, True)) == [0.1, 0.2]
+    assert planned(clock, Patience(), *causes(0, stepped=False, repeats=True)) == ["failed"]
+    assert planned(clock, Patience(), (0, "x", True, False), (1, "y", False, True)) == [0.1, 0.2]
 
 
 def test_what_a_life_left_behind_is_forgotten_at_the_next(monkeypatch: pytest.MonkeyPatch) -> None:

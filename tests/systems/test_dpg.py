@@ -217,7 +217,7 @@ def test_a_new_critic_expects_no_less_than_0(kind: Any, low: float, high: float,
     env = EnvSpec("test", {"obs": Observation((3,), "float32")}, Action("continuous", (), (-1.0,), (1.0,)))
     nets = network(env, kind(low, high))
     with torch.no_grad():
-        said = present(nets.returns).mean(nets.judge(torch.randn(50, 3), torch.rand(50, 1)))
+        said = present(nets.returns).mean(nets.critic_outputs(torch.randn(50, 3), torch.rand(50, 1)))
     assert float((said - begins).abs().max()) < 0.08 * (high - low)
 
 
@@ -321,8 +321,8 @@ def test_the_first_priority_is_the_actors_td_error(system: str, env: str) -> Non
     items, returns, probs = given.items, present(nets.returns), present(given.probs)
     with torch.no_grad():
         after = nets.features(obs_of(items, "next/"))
-        best = returns.mean(nets.judge(after, nets.act(after)))
-        q = returns.mean(nets.judge(nets.features(obs_of(items)), items["action"]))
+        best = returns.mean(nets.critic_outputs(after, nets.act(after)))
+        q = returns.mean(nets.critic_outputs(nets.features(obs_of(items)), items["action"]))
     weights = (items["reward"] + items["discount"] * best - q).abs() + 0.01
     torch.testing.assert_close(probs / probs[0], weights / weights[0], rtol=1e-3, atol=1e-4)
 

@@ -49,15 +49,15 @@ def transitions(rows: int = 5) -> dict[str, Tensor]:
 
 # ----------------------------------------------------------------------------------------- network
 def test_the_encoding_of_a_state_serves_all_its_actions() -> None:
-    """``judge`` of an encoding is the critic of observation and action side by side, which is what learns."""
+    """``critic_outputs`` of an encoding is the critic of observation and action side by side, which is what learns."""
     q, items = nets(), transitions()
     with torch.no_grad():
         actions = torch.rand(5, 7, 2) * 2 - 1
-        found = q.judge(q.encode({"obs": items["obs"]}), actions)
+        found = q.critic_outputs(q.encode({"obs": items["obs"]}), actions)
         whole = q.critic(items["obs"].repeat_interleave(7, 0), actions.flatten(0, 1)).view(5, 7)
         assert found.shape == (5, 7)
         torch.testing.assert_close(found, whole)
-        taken = q.judge(q.encode({"obs": items["obs"]}), items["action"].unsqueeze(1)).squeeze(1)
+        taken = q.critic_outputs(q.encode({"obs": items["obs"]}), items["action"].unsqueeze(1)).squeeze(1)
     torch.testing.assert_close(q.outputs(items).values.detach(), taken)
 
 
@@ -66,17 +66,17 @@ def test_the_state_is_encoded_once_and_two_searches_are_all_that_a_label_costs()
     seen: list[tuple[str, tuple[int, ...]]] = []
     bellman = Bellman(nets(), 0)
     for name, net in (("first", bellman.first), ("second", bellman.second)):
-        encode, judge = net.encode, net.judge
+        encode, outputs = net.encode, net.critic_outputs
 
         def encoded(obs: Any, name: str = name, encode: Any = encode) -> Tensor:
             seen.append((name, tuple(obs["obs"].shape)))
             return encode(obs)
 
-        def judged(x: Tensor, actions: Tensor, name: str = name, judge: Any = judge) -> Tensor:
+        def counted(x: Tensor, actions: Tensor, name: str = name, outputs: Any = outputs) -> Tensor:
             seen.append((name, tuple(actions.shape)))
-            return judge(x, actions)
+            return outputs(x, actions)
 
-        net.encode, net.judge = encoded, judged  # type: ignore[method-assign, assignment]
+        net.encode, net.critic_outputs = encoded, counted  # type: ignore[method-assign, assignment]
     bellman.targets(transitions())
     search = [("first", (5, 16, 2))] * 2
     assert sorted(seen) == sorted([("first", (5, 3)), *search, ("second", (5, 3)), ("second", (5, 1, 2))])
@@ -97,7 +97,7 @@ def test_actions_stay_in_the_box(low: tuple[float, ...], high: tuple[float, ...]
 def test_it_explores_as_often_as_it_is_told() -> None:
     obs, first, q = {"obs": np.zeros((4_000, 3), np.float32)}, np.zeros(4_000, bool), CEMNetwork(ENV, Search(64, 6, 4))
     q.encode = lambda obs: torch.zeros(len(obs["obs"]), 1)  # type: ignore[method-assign]
-    q.judge = lambda encoded, actions: actions.sum(-1)  # type: ignore[method-assign]
+    q.critic_outputs = lambda encoded, actions: actions.sum(-1)  # type: ignore[method-assign]
     act = CEMAgent(q, epsilon=0.25, noise=0.0, seed=0).act(obs, first, {}).action
     share = float((act < 0.9).any(1).mean())
     assert share == pytest.approx(0.25, abs=0.03)
@@ -124,10 +124,10 @@ class Said(Bellman):
         for net, value in ((self.first, one), (self.second, other)):
             logit = float(np.log(value / (1 - value)))
 
-            def judged(encoded: Tensor, actions: Tensor, logit: float = logit) -> Tensor:
+            def fixed(encoded: Tensor, actions: Tensor, logit: float = logit) -> Tensor:
                 return torch.full((len(encoded), actions.shape[1]), logit)
 
-            net.judge = judged  # type: ignore[method-assign]
+            net.critic_outputs = fixed  # type: ignore[method-assign]
 
 
 def test_item_1() -> None:
@@ -183,7 +183,9 @@ def test_item_7(bounded: bool) -> None:
     rng = torch.Generator().manual_seed(5)
     with torch.no_grad():
         best = one.best(one.encode({"obs": items["next/obs"]}), one.draw(64, rng))
-        second = other.value(other.judge(other.encode({"obs": items["next/obs"]}), best.points[:, None]).squeeze(1))
+        second = other.value(
+            other.critic_outputs(other.encode({"obs": items["next/obs"]}), best.points[:, None]).squeeze(1)
+        )
     limit = (lambda x: x.clamp(0, 1)) if bounded else (lambda x: x)
     torch.testing.assert_close(plain, limit(items["reward"] + items["discount"] * one.value(best.scores)))
     torch.testing.assert_close(
@@ -200,7 +202,7 @@ def test_with_every_action_tried_and_one_target_it_is_q_learning() -> None:
     bellman = Bellman(copy.deepcopy(q), 0)
     bellman.first.draw = lambda rows, generator: every  # type: ignore[method-assign]
     with torch.no_grad():
-        values = q.judge(q.encode({"obs": items["next/obs"]}), every[0])
+        values = q.critic_outputs(q.encode({"obs": items["next/obs"]}), every[0])
     expected = items["reward"] + items["discount"] * values.amax(-1)
     torch.testing.assert_close(bellman.targets(items)[0], expected)
 

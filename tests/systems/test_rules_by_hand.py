@@ -271,7 +271,7 @@ def test_dpg_tells_what_it_finds() -> None:
     softmax = lambda x: np.exp(x) / np.exp(x).sum(-1, keepdims=True)  # noqa: E731
     with torch.no_grad():
         p = softmax(outputs.values.critic.double().numpy())
-        after_logits = algorithm.target.judge(
+        after_logits = algorithm.target.critic_outputs(
             features := algorithm.target.features({"obs": items["next/obs"]}), algorithm.target.act(features)
         )
         after = softmax(after_logits.double().numpy())

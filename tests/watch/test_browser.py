@@ -83,6 +83,54 @@ def test_the_page_of_a_running_run_moves_and_survives_its_server(page: Any, tmp_
         page.wait_for_function("() => document.body.innerText.includes('ended: steps')")
 
 
+def test_the_picture_is_as_drawn_whatever_the_replicas_change_to(page: Any, tmp_path: Path) -> None:
+    """Each symbol has another shape; a replica that worked and now waits has no colour of its old one."""
+    path = write_run(tmp_path / "one")
+    lock, files = RunLock(path), MetricFiles(path, 3)
+    shown = "() => document.querySelector('.program svg').outerHTML"
+    with serving(path) as (address, _):
+        page.goto(address)
+        looks = (
+            (["wait:params", "env"], "wait"),
+            (["dead", "env"], "dead"),
+            (["env", "dead"], "work"),
+            (["env"] * 2, "work"),
+        )
+        for row, (phases, first) in enumerate(looks, 4):
+            files.update(snapshot(row, phases={"actor": phases, "learner": ["learn"]}))
+            now = f"document.querySelector('.figures').innerText.includes('{row * 100} of')"
+            page.wait_for_function(f"() => document.querySelector('.figures') && {now}")
+            page.wait_for_function(f"() => document.querySelector('[data-phase]').dataset.phase === '{first}'")
+            page.wait_for_function("() => document.getElementById('link').textContent === 'live'")
+            told = page.evaluate("async () => (await (await fetch('/api/run?run=one')).json()).svg")
+            parsed = "new DOMParser().parseFromString(svg, 'image/svg+xml').documentElement"
+            drawn = f"svg => document.importNode({parsed}, true)"
+            assert page.evaluate(shown) == page.evaluate(f"svg => ({drawn})(svg).outerHTML", told)
+    files.close()
+    lock.release()
+
+
+def test_a_run_without_logs_and_numbers_in_a_german_browser_are_told_in_words(page: Any, tmp_path: Path) -> None:
+    path = write_run(tmp_path / "runs" / "one", ended="steps")
+    shutil.rmtree(path / "logs")
+    german = page.context.browser.new_page(locale="de-DE", viewport={"width": 400, "height": 800})
+    with serving(tmp_path / "runs") as (address, _):
+        german.goto(address)
+        german.get_by_role("cell", name="300", exact=True).wait_for()
+        assert german.get_by_role("button", name="Compare chosen").is_disabled()
+        german.get_by_role("checkbox").check()
+        assert german.get_by_role("button", name="Compare chosen").is_enabled()
+        assert german.evaluate("async () => (await import('/static/elements.js')).short(20281.5)") == "20,282"
+        german.get_by_role("link", name="one").click()
+        german.wait_for_selector(".program text")
+        size = "document.querySelector('.program text').getBoundingClientRect().height"
+        assert german.evaluate(size) > 11, "letters are large enough to be read on a phone"
+        for tab in ("Events", "Logs"):
+            german.get_by_role("link", name=tab, exact=True).click()
+            german.get_by_text("no log yet").wait_for()
+        assert german.get_by_label("log", exact=True).is_hidden()
+
+
 def test_a_name_that_is_markup_stays_text_and_without_the_token_nothing_is_shown(page: Any, tmp_path: Path) -> None:
     write_run(tmp_path / "runs" / "<script>alert(1)<")
     with serving(tmp_path / "runs") as (address, _):

@@ -45,6 +45,7 @@ def lines(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     monkeypatch.setattr(logging.config, "dictConfig", lambda config: None)  # uvicorn's own, which writes to a terminal
     for name in ("uvicorn.error", "asyncio"):
         monkeypatch.setattr(logging.getLogger(name), "filters", [])
+    monkeypatch.setattr(logging.getLogger("uvicorn"), "propagate", True)  # a server of an earlier test has cleared it
     logging.getLogger().addHandler(handler)
     yield found
     logging.getLogger().removeHandler(handler)

@@ -143,7 +143,9 @@ def test_old_values_stay_and_say_that_they_are_old(tmp_path: Path) -> None:
         files.update(snapshot(row, records={}))
     files.close()
     state = page.state("one", RunFiles(path))
-    assert ["loss", "1", "38 rows old"] in state["figures"]
+    assert ["loss", "1", "0:19 ago"] in state["figures"]
+    (path / "performance.jsonl").unlink()  # which has the seconds of each row
+    assert ["loss", "1", "38 rows old"] in page.state("one", RunFiles(path))["figures"]
 
 
 def test_a_rate_is_the_mean_of_the_newest_rows(tmp_path: Path) -> None:
@@ -152,8 +154,17 @@ def test_a_rate_is_the_mean_of_the_newest_rows(tmp_path: Path) -> None:
     for i in range(1, 61):
         files.update(snapshot(i, step_rate=900.0 if i < 41 else 0.0 if i % 4 else 400.0, update_rate=float(i % 2)))
     files.close()
-    figures = {name: value for name, value, _ in page.state("one", RunFiles(path))["figures"]}
+    state = page.state("one", RunFiles(path))
+    figures = {name: value for name, value, _ in state["figures"]}
     assert figures["steps"].endswith("(100/s)") and figures["updates"].endswith("(0.5/s)")
+    assert dict(state["parts"]["channel/params"])["now"].startswith("0.5 versions/s, 16 B/s"), "the same rate, in bytes"
+
+
+def test_scores_of_evaluations_are_told_in_few_digits(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "one")
+    (path / "evaluations.csv").write_text("steps,episodes,mean,std,note\n20281,3,341.66667,0.00012345678,a word\n")
+    (row,) = page.state("one", RunFiles(path))["evaluations"]
+    assert row == {"steps": "20,281", "episodes": "3", "mean": "341.7", "std": "0.0001235", "note": "a word"}
 
 
 def test_shares_of_time_come_of_one_row(tmp_path: Path) -> None:
@@ -342,6 +353,16 @@ def test_a_population_in_the_list_has_its_best_score_and_the_steps_of_all_member
     }  # fmt: skip
     (path / "population.json").write_text("[")
     assert Site(Catalogue([tmp_path])).listing()["runs"][0]["system"] == "population of ?"
+
+
+def test_tables_of_the_runs_that_were_asked_for_last_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shoal.watch.site.MOST_KEPT", 2)
+    for name in "abc":
+        write_run(tmp_path / name)
+    site = Site(Catalogue([tmp_path]))
+    for name in ("a", "b", "a", "c", "c"):
+        site.run(name)
+    assert [path.name for path in site._runs] == ["a", "c"]
 
 
 def test_runs_that_do_not_fit_into_a_figure_are_counted(tmp_path: Path) -> None:

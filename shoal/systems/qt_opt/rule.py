@@ -249,7 +249,9 @@ class Bellman:
         after = observations(items, "next/")
         best = self.first.best(self.first.encode(after), self.first.draw(len(items["reward"]), self.rng))
         one = self.first.value(best.scores)
-        other = self.second.value(self.second.judge(self.second.encode(after), best.points.unsqueeze(1)).squeeze(1))
+        other = self.second.value(
+            self.second.critic_outputs(self.second.encode(after), best.points.unsqueeze(1)).squeeze(1)
+        )
         target = torch.addcmul(items["reward"], items["discount"], torch.minimum(one, other))
         metrics = {"target_disagreement": (one - other).abs().mean()}
         if self.first.bounded:

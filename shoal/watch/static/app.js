@@ -10,7 +10,7 @@ export async function ask(path, query) {
   for (const [name, value] of Object.entries(query || {})) {
     for (const one of Array.isArray(value) ? value : [value]) words.append(name, one);
   }
-  const response = await fetch(`/api/${path}?${words}`, { credentials: "same-origin" });
+  const response = await fetch(`/api/${path}?${words}`, { credentials: "same-origin" }).catch(() => { throw new Error("gone"); });
   if (response.status === 403) throw new Error("denied");
   const data = await response.json();
   if (!response.ok) throw new Error(data.error || `the server answered ${response.status}`);
@@ -42,7 +42,7 @@ async function look() {
     if (error.message === "denied") {
       tell("this server does not know the page's token: open the address that it printed", true);
       wait = LATER;
-    } else if (error instanceof TypeError) {
+    } else if (error.message === "gone") {
       tell("the server is gone; looking for it", true);
     } else {
       tell(error.message, true);

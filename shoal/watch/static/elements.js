@@ -14,8 +14,8 @@ export function address(kind, name, tab) {
   return `#/${[kind, name, tab].filter((word) => word).map(encodeURIComponent).join("/")}`;
 }
 
-export function table(heads, rows) {
-  return h("div", { class: "scroll" }, h("table", {},
+export function table(heads, rows, kind = "") {
+  return h("div", { class: `scroll ${kind}` }, h("table", {},
     h("thead", {}, h("tr", {}, heads.map((head) => h("th", {}, head)))), h("tbody", {}, rows)));
 }
 
@@ -26,4 +26,13 @@ export function row(cells, attributes) {
 export function titled(text) {
   document.getElementById("where").textContent = text;
   document.title = text ? `${text} - Shoal` : "Shoal";
+}
+
+// Numbers as the server writes them, whatever the language of the browser.
+export function short(value) {
+  return value.toLocaleString("en", Number.isInteger(value) ? {} : { maximumSignificantDigits: 5 });
+}
+
+export function counted(number, one, many) {
+  return `${short(number)} ${number === 1 ? one : many}`;
 }

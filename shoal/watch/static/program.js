@@ -13,10 +13,14 @@ function morph(old, made) {
     if (old.data !== made.data) old.data = made.data;
     return;
   }
+  for (const { name } of [...(old.attributes || [])]) {
+    if (!made.hasAttribute(name)) old.removeAttribute(name);  // the border of a replica that waited, once it works
+  }
   for (const { name, value } of [...(made.attributes || [])]) {
     if (old.getAttribute(name) !== value) old.setAttribute(name, value);
   }
-  [...old.childNodes].forEach((child, i) => morph(child, made.childNodes[i]));
+  const children = [...made.childNodes];  // as they are before any of them replaces an old one
+  [...old.childNodes].forEach((child, i) => morph(child, children[i]));
 }
 
 // open: called with the role whose log is asked for.

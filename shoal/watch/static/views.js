@@ -1,11 +1,12 @@
 // The views: each makes its elements once and puts new values into them. Text is only ever set as text.
 import { ask } from "/static/app.js";
-import { address, h, row, table, titled } from "/static/elements.js";
+import { address, counted, h, row, short, table, titled } from "/static/elements.js";
 import { program } from "/static/program.js";
 
 const TABS = [["", "Overview"], ["curves", "Curves"], ["time", "Time"], ["evaluations", "Evaluations"],
   ["events", "Events"], ["settings", "Configuration"], ["logs", "Logs"]];
 const LEGEND = "Replicas: ● working, ○ waiting, ◆ starting, ▲ restarting, ✕ dead. Click a role for its log.";
+const NO_LOG = "no log yet (the serial runtime writes none)";
 const UNENDED = ["running", "failed", "killed", "ended"];  // states; any other is the reason for which a run ended
 const chosen = {};  // what was chosen for each set of runs, while this page is open
 
@@ -41,7 +42,7 @@ function list(at, main) {
   const columns = [["name", "run"], ["state", "state"], ["return", "return"], ["steps", "steps"], ["system", "system"],
     ["env", "environment"], ["seed", "seed"], ["when", "written"]];
   const filter = h("input", { type: "search", placeholder: "filter", "aria-label": "filter runs" });
-  const compare = h("button", { type: "button" }, "Compare chosen");
+  const compare = h("button", { type: "button", disabled: true }, "Compare chosen");
   const body = h("div", {}), picked = new Set();
   let runs = [], known = "", by = "written", down = true;
   const key = { when: "written" }, FALLING = ["written", "return", "steps"];  // the largest first, when chosen
@@ -65,13 +66,13 @@ function list(at, main) {
     const focused = document.activeElement && document.activeElement.getAttribute("data-key");
     body.replaceChildren(found.length ? table(heads, found.map((run) => {
       const box = h("input", { type: "checkbox", checked: picked.has(run.name), "aria-label": `choose ${run.name}`,
-        "data-key": `choose ${run.name}`, onchange: () => { box.checked ? picked.add(run.name) : picked.delete(run.name); } });
+        "data-key": `choose ${run.name}`, onchange: () => { box.checked ? picked.add(run.name) : picked.delete(run.name); compare.disabled = !picked.size; } });
       return h("tr", {}, h("td", {}, run.kind === "run" ? box : ""),
         h("td", {}, h("a", { href: address("run", run.name), "data-key": `open ${run.name}` }, run.name),
           run.problem ? h("div", { class: "bad" }, run.problem) : ""),
         h("td", {}, h("span", { class: `state ${run.state}` }, UNENDED.includes(run.state) ? run.state : `ended: ${run.state}`)),
-        h("td", { class: "number" }, run.return === null || run.return === undefined ? "-" : run.return.toPrecision(5)),
-        h("td", { class: "number" }, run.steps.toLocaleString()),
+        h("td", { class: "number" }, run.return === null || run.return === undefined ? "-" : short(run.return)),
+        h("td", { class: "number" }, short(run.steps)),
         h("td", {}, run.system), h("td", {}, run.env), h("td", {}, run.seed),
         h("td", {}, run.when));
     })) : h("p", {}, runs.length ? "no run matches" : "there is no run here yet"));
@@ -79,7 +80,7 @@ function list(at, main) {
   }
   filter.addEventListener("input", show);
   compare.addEventListener("click", () => {
-    if (picked.size) location.hash = address("compare", [...picked].join("\n"));
+    location.hash = address("compare", [...picked].join("\n"));
   });
   titled("");
   main.replaceChildren(h("div", { class: "controls" }, filter, compare), body);
@@ -144,7 +145,7 @@ function compare(at, main) {
   const names = at.name.split("\n");
   titled(names.join(", "));
   const part = curves(names, ["episode_return", "evaluation_return", "loss", "steps_per_second"]);
-  main.replaceChildren(h("h1", {}, `${names.length} runs`), part.element);
+  main.replaceChildren(h("h1", {}, counted(names.length, "run", "runs")), part.element);
   return { refresh: async () => { await part.update(); return true; } };
 }
 
@@ -219,24 +220,25 @@ const parts = {
       const heads = [...new Set(state.evaluations.flatMap((one) => Object.keys(one)))];
       body.replaceChildren(
         h("p", {}, state.best.steps === undefined ? "no evaluation yet (--eval-every N)"
-          : `best: ${state.best.score} at ${state.best.steps.toLocaleString()} steps, kept in best/`),
+          : `best: ${short(state.best.score)} at ${short(state.best.steps)} steps, kept in best/`),
         heads.length ? table(heads, state.evaluations.slice().reverse().map((one) =>
-          row(heads.map((head) => one[head] ?? ""), Number(one.steps) === state.best.steps ? { class: "own" } : {}))) : "",
+          row(heads.map((head) => one[head] ?? ""), one.steps === short(state.best.steps) ? { class: "own" } : {}))) : "",
         h("h2", {}, "Films"), state.videos.length ? h("div", { class: "films" }, state.videos.map((file) => h("figure", {},
           h("video", { controls: true, preload: "metadata", src: `/api/film?${new URLSearchParams({ run: at.name, file })}` }),
-          h("figcaption", {}, `${Number(file.replace(".mp4", "")).toLocaleString()} steps`)))) : h("p", { class: "dim" }, "none (--eval-video)"),
+          h("figcaption", {}, `${short(Number(file.replace(".mp4", "")))} steps`)))) : h("p", { class: "dim" }, "none (--eval-video)"),
         h("h2", {}, "Checkpoints"),
-        state.checkpoints.length ? table(["steps", "written"], state.checkpoints.map((one) => row([one.steps.toLocaleString(), one.when])))
+        state.checkpoints.length ? table(["steps", "written"], state.checkpoints.map((one) => row([short(one.steps), one.when])))
           : h("p", { class: "dim" }, "none yet"));
     };
   },
   events: (at, body) => {
-    let known = "";
+    let known = null;
     return async (state) => {
       const text = JSON.stringify(state.events);
       if (text === known) return;
       known = text;
-      body.replaceChildren(table(["when", "level", "what"], state.events.map((event) =>
+      if (!state.events.length) body.replaceChildren(h("p", { class: "dim" }, NO_LOG));
+      else body.replaceChildren(table(["when", "level", "what"], state.events.map((event) =>
         h("tr", {}, h("td", {}, event.when), h("td", { class: event.level === "info" ? "" : "bad" }, event.level),
           h("td", {}, event.text.includes("\n") ? h("pre", {}, event.text) : event.text)))));
     };
@@ -251,7 +253,7 @@ const parts = {
       rows.replaceChildren(table(["setting", "value", "from"], state.config.filter((one) =>
         `${one.name} ${one.value} ${one.origin}`.toLowerCase().includes(word)).map((one) =>
         row([one.name, one.value, one.origin], one.own ? { class: "own" } : {}))));
-      facts.replaceChildren(table(["", ""], state.facts.map((cells) => row(cells))));
+      facts.replaceChildren(table(["", ""], state.facts.map((cells) => row(cells)), "facts"));
     }
     filter.addEventListener("input", show);
     return async (found) => {
@@ -267,7 +269,7 @@ const parts = {
     select.addEventListener("change", () => update());
     async function update() {
       const bottom = text.scrollTop + text.clientHeight > text.scrollHeight - 20;
-      text.textContent = select.value ? (await ask("log", { run: at.name, file: select.value })).text : "no log yet";
+      text.textContent = select.value ? (await ask("log", { run: at.name, file: select.value })).text : NO_LOG;
       if (bottom) text.scrollTop = text.scrollHeight;
     }
     return async (state) => {
@@ -276,6 +278,7 @@ const parts = {
         select.replaceChildren(...state.logs.map((name) => h("option", { value: name }, name)));
         if (state.logs.includes(before)) select.value = before;
       }
+      select.parentElement.hidden = !state.logs.length;
       await update();
     };
   },
@@ -286,11 +289,11 @@ function population(body) {
   body.replaceChildren(charts, h("h2", {}, "Members"), members, h("h2", {}, "Copies, the newest first"), lineage,
     h("h2", {}, "Configuration"), config);
   return async (state, title, problems) => {
-    title.textContent = `${state.name}: ${state.members} members, ${state.copies} copies (${state.running ? "running" : "ended"})`;
+    title.textContent = `${state.name}: ${counted(state.members, "member", "members")}, ${counted(state.copies, "copy", "copies")} (${state.running ? "running" : "ended"})`;
     problems.replaceChildren(...Object.entries(state.problems).map(([name, text]) => h("p", {}, `${name}: ${text}`)));
     members.replaceChildren(table(state.columns, state.rows.map((cells) => row(cells))));
     lineage.replaceChildren(table(["child", "parent", "at steps", "score given up", "parent's score"], state.lineage.map((cells) => row(cells))));
-    config.replaceChildren(table(["", ""], state.facts.map((cells) => row(cells))),
+    config.replaceChildren(table(["", ""], state.facts.map((cells) => row(cells)), "facts"),
       table(["setting", "value", "from"], state.config.map((one) => row([one.name, one.value, one.origin], one.own ? { class: "own" } : {}))));
     await draw(charts, state.figures);
   };
