@@ -26,7 +26,7 @@ RUN_FORMAT = (
 MAX_TEXT_BYTES = 1 << 26  # bytes of a file that is read as text: those of a run are smaller by far
 MAX_LINE = 1 << 20  # characters, or bytes, of a line of a table
 MAX_COLUMNS = 1_000  # of a table that is read whole
-DEEPEST = 64  # dicts and lists within one another
+DEEPEST = 64  # dicts and lists within one another, and folders
 WIDEST = 1 << 128  # integers: the state of a random generator is the widest that Shoal writes
 MAX_COUNTER = 1 << 53  # of a counter: what a float still holds exactly
 MAX_QUOTED_CHARACTERS = 200  # characters of a value in a sentence
@@ -245,18 +245,21 @@ def _astray(path: str | Path, kind: str) -> LeadsElsewhere:
 
 
 def _entries(path: Path) -> Iterator[os.DirEntry[str]]:
-    """Everything below a directory; nothing within a link, nor in a folder of another program's."""
-    waiting = [(os.fspath(path), True)]
+    """Everything below a directory; nothing within a link, nor in a folder of another program's. UsageError beyond
+    ``DEEPEST`` folders within one another: what copies or removes them calls itself for each."""
+    waiting = [(os.fspath(path), 0)]
     while waiting:
-        folder, top = waiting.pop()
+        folder, depth = waiting.pop()
+        if depth > DEEPEST:
+            raise LeadsElsewhere(f"'{path}' holds more than {DEEPEST} folders within one another, as no run does")
         try:
             with os.scandir(folder) as entries:
                 found = list(entries)
         except FileNotFoundError:
-            if top:
+            if not depth:
                 raise
             continue  # a run that goes on has removed it meanwhile
         for entry in found:
             yield entry
-            if entry.is_dir(follow_symlinks=False) and not (top and entry.name in FOREIGN):
-                waiting.append((entry.path, False))
+            if entry.is_dir(follow_symlinks=False) and (depth or entry.name not in FOREIGN):
+                waiting.append((entry.path, depth + 1))

@@ -23,6 +23,7 @@ from typing import Any, Protocol
 
 import psutil
 
+from shoal.beside import ignore_matplotlibrc
 from shoal.errors import ShoalError, UsageError
 from shoal.held import adopt, rules
 from shoal.local import descriptors, signals
@@ -194,6 +195,7 @@ def start(target: Callable[..., None], args: tuple[object, ...], name: str) -> B
 
 def _begin(known: dict[str, bool], target: Callable[..., None], args: tuple[object, ...]) -> None:
     adopt(known)
+    ignore_matplotlibrc()
     target(*args)
 
 

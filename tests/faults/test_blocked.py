@@ -47,7 +47,7 @@ def stuck(*args, **kwargs):
 if where == "logger":
     class Logger:
         def __init__(self, *args): stuck()
-    shoal.run.training.loggers.Logger, shoal.run.training.loggers.check = Logger, lambda names: None
+    shoal.run.training.loggers.Logger, shoal.run.training.loggers.check = Logger, lambda names, path: None
 def command():
     shoal.train("impala", env="CartPole-v1", actors=2, envs=2, preset="none", runtime=runtime, run_dir=folder + "/r",
                 checkpoint_every=0.1, hidden=(4,), steps=10**8, observers=[stuck] if where == "observer" else [],
