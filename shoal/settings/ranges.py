@@ -53,14 +53,14 @@ def _named(names: tuple[str, ...]) -> Callable[[Any], bool]:
 
 def _device(name: str) -> bool:
     """Test for the name of a device; ValueError with the one that another name of it means, or that serves instead."""
-    if re.fullmatch(r"auto|cpu|cuda(:\d{1,3})?", name):
+    if re.fullmatch(r"auto|cpu|cuda(:[0-9]{1,3})?", name):
         return True
     plain = name.strip().lower()
     if plain in ("mps", "metal", "xla", "tpu", "xpu", "npu", "opencl", "vulkan", "dml", "directml"):
         raise ValueError("Shoal computes on CPUs and on GPUs with CUDA; did you mean 'cpu'?")
     if plain in ("-1", "none"):  # what other libraries call the CPU
         raise ValueError("did you mean 'cpu'?")
-    if plain and (found := re.fullmatch(r"(?:(?:device:)?(?:gpu|cuda|nvidia|rocm|hip)[:_-]?)?(\d{0,3})", plain)):
+    if plain and (found := re.fullmatch(r"(?:(?:device:)?(?:gpu|cuda|nvidia|rocm|hip)[:_-]?)?([0-9]{0,3})", plain)):
         raise ValueError(f"did you mean 'cuda{':' if found[1] else ''}{found[1]}'?")
     if near := did_you_mean(plain, ("auto", "cpu", "cuda")):
         raise ValueError(near.removeprefix("; "))

@@ -110,6 +110,7 @@ def test_a_huge_integer_is_refused_or_its_memory_counted(name: str, monkeypatch:
         ("dqn --hidden 99999999999", "GiB is available: make the network"),
         ("dqn --hidden 2147483648 2147483648", "the network takes more than 2**63 bytes"),
         ("dqn --hidden 1e30", "--hidden expects integers of at least 1, found '1e30'"),
+        ("dqn --device cuda:\uff11", "--device expects auto, cpu, cuda or cuda:N, found 'cuda:\uff11'"),
         ("dqn --unroll 1e19", "integers go up to 2**63 - 1"),
         ("dqn --envs 5000", "--envs expects an integer from 1 to 4095, found 5000"),
         ("dqn --eval-every 100 --eval-episodes 100000000000", "--eval-episodes expects an integer from 1 to 1000000"),
