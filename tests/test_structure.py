@@ -54,8 +54,8 @@ ALLOWED: dict[str, set[str] | None] = {
     "runtime": {"program", "metering", "records", "untrusted"},
     "serial": {"runtime", "program", "replay", "metering", "records", "own_settings", "untrusted"},
     "shm": {"runtime", "program", "replay", "metering", "untrusted"},
-    "local": {"shm", "runtime", "program", "metering", "records", "systems", "fast", "jit", "machine", "paths", "beside"}
-    | {"untrusted", "held"},
+    "local": {"shm", "runtime", "program", "metering", "records", "systems", "fast", "jit", "machine", "paths"}
+    | {"untrusted", "held", "beside"},
     # systems, fast: local.preload
     "ray_runtime": {"local", "shm", "runtime", "program", "metering", "records", "extras", "held"},
     "torchrun": {"local", "shm", "serial", "runtime", "program", "metering", "records", "untrusted"},
