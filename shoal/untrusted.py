@@ -12,13 +12,13 @@ import os
 import re
 import reprlib
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from html import escape
 from pathlib import Path
 from typing import IO, Any, BinaryIO, TextIO
 
 from shoal.errors import UsageError
-from shoal.held import held, open_below
+from shoal.held import guarded, held, near_of, open_below, stay_below
 
 RUN_FORMAT = (
     2  # of the files of a run and of saved policies; since 2 a policy acts in [-1, 1], whatever the environment's box
@@ -26,7 +26,7 @@ RUN_FORMAT = (
 MAX_TEXT_BYTES = 1 << 26  # bytes of a file that is read as text: those of a run are smaller by far
 MAX_LINE = 1 << 20  # characters, or bytes, of a line of a table
 MAX_COLUMNS = 1_000  # of a table that is read whole
-DEEPEST = 64  # dicts and lists within one another
+DEEPEST = 64  # dicts and lists within one another, and folders
 WIDEST = 1 << 128  # integers: the state of a random generator is the widest that Shoal writes
 MAX_COUNTER = 1 << 53  # of a counter: what a float still holds exactly
 MAX_QUOTED_CHARACTERS = 200  # characters of a value in a sentence
@@ -78,34 +78,6 @@ def _escaped(found: re.Match[str]) -> str:
 
 
 # ------------------------------------------------------------------------------------- reading
-_plain: dict[str, bool] = {}  # directories that were looked at -> whether no link below them is followed
-
-
-def stay_below(path: Path, plain: bool = True) -> None:
-    """From now on, what is read below the directory ``path`` (which may itself be a link) is reached without following
-    links, whatever is put there meanwhile. ``plain`` False: its links are followed, as the user says that it is
-    theirs. Below a directory that follows none, ``path`` may be no link either."""
-    _plain.pop(os.path.abspath(path), None)
-    if not plain or follows_links(path):
-        _plain[os.path.abspath(path)] = plain
-
-
-def rules() -> dict[str, bool]:
-    """Return what ``stay_below`` was told, for a process that this one starts (``adopt``)."""
-    return dict(_plain)
-
-
-def adopt(rules: Mapping[str, bool]) -> None:
-    """Read as the process does that has these ``rules``."""
-    _plain.update(rules)
-
-
-def follows_links(path: Path) -> bool:
-    """Return False if links below the directory ``path``, or below the nearest one around it that was looked at, are
-    not followed."""
-    return _near(Path(os.path.abspath(path)) / "x") is None
-
-
 def open_bytes(path: Path, links: bool = True) -> BinaryIO:
     """Open a file for reading. ValueError for a folder, a pipe or a device: nothing waits for whoever writes into a
     pipe. UsageError for a link below a directory that does not follow them (``stay_below``); without ``links``,
@@ -120,7 +92,7 @@ def open_bytes(path: Path, links: bool = True) -> BinaryIO:
 def _opened(path: Path, links: bool) -> int:
     """The descriptor of what is at ``path``, reached as the nearest directory above it that was looked at says."""
     whole = Path(os.path.abspath(path))
-    near = _near(whole) or (None if links else whole.parent)
+    near = near_of(whole) or (None if links else whole.parent)
     if near is None:
         return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
@@ -132,18 +104,12 @@ def _opened(path: Path, links: bool) -> int:
         raise
 
 
-def _near(path: Path) -> Path | None:
-    """The directory above ``path`` below which no link is followed, if there is one."""
-    near = next((above for above in path.parents if str(above) in _plain), None)
-    return near if near is not None and _plain[str(near)] else None
-
-
 @contextlib.contextmanager
 def to_write(path: Path) -> Iterator[Path]:
     """Give ``path``, whose folder is made if there is none, as it is reached within the block: below a directory that
     follows no links (``stay_below``) also of what becomes a link meanwhile, or else where its links lead now. OSError
     for a link there."""
-    near = _near(Path(os.path.abspath(path)))
+    near = near_of(Path(os.path.abspath(path)))
     if near is None:
         place = path.resolve()
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -158,12 +124,8 @@ def to_write(path: Path) -> Iterator[Path]:
 def reached(folder: Path) -> Iterator[Path]:
     """Give the directory ``folder`` as it is reached within the block: below a directory that follows no links
     (``stay_below``) it stays the same, whatever takes its place. UsageError for a link there."""
-    near = _near(Path(os.path.abspath(folder)) / "x")
-    if near is None:
-        yield folder
-        return
     try:
-        with held(near.resolve(), *Path(os.path.abspath(folder)).relative_to(near).parts) as there:
+        with guarded(folder) as there:
             yield there
     except OSError as error:
         if error.errno == errno.ELOOP:
@@ -283,18 +245,21 @@ def _astray(path: str | Path, kind: str) -> LeadsElsewhere:
 
 
 def _entries(path: Path) -> Iterator[os.DirEntry[str]]:
-    """Everything below a directory; nothing within a link, nor in a folder of another program's."""
-    waiting = [(os.fspath(path), True)]
+    """Everything below a directory; nothing within a link, nor in a folder of another program's. UsageError beyond
+    ``DEEPEST`` folders within one another: what copies or removes them calls itself for each."""
+    waiting = [(os.fspath(path), 0)]
     while waiting:
-        folder, top = waiting.pop()
+        folder, depth = waiting.pop()
+        if depth > DEEPEST:
+            raise LeadsElsewhere(f"'{path}' holds more than {DEEPEST} folders within one another, as no run does")
         try:
             with os.scandir(folder) as entries:
                 found = list(entries)
         except FileNotFoundError:
-            if top:
+            if not depth:
                 raise
             continue  # a run that goes on has removed it meanwhile
         for entry in found:
             yield entry
-            if entry.is_dir(follow_symlinks=False) and not (top and entry.name in FOREIGN):
-                waiting.append((entry.path, False))
+            if entry.is_dir(follow_symlinks=False) and (depth or entry.name not in FOREIGN):
+                waiting.append((entry.path, depth + 1))

@@ -18,6 +18,7 @@ CONFIG = ROOT.parent / "scripts" / "mypy-scripts.ini"
 ALLOWED: dict[str, set[str] | None] = {
     "api": {"arrays", "groups"},
     "arrays": set(),
+    "beside": {"paths"},
     "errors": set(),
     "extras": set(),
     "types": set(),
@@ -54,9 +55,9 @@ ALLOWED: dict[str, set[str] | None] = {
     "serial": {"runtime", "program", "replay", "metering", "records", "own_settings", "untrusted"},
     "shm": {"runtime", "program", "replay", "metering", "untrusted"},
     "local": {"shm", "runtime", "program", "metering", "records", "systems", "fast", "jit", "machine", "paths"}
-    | {"untrusted"},
+    | {"untrusted", "held", "beside"},
     # systems, fast: local.preload
-    "ray_runtime": {"local", "shm", "runtime", "program", "metering", "records", "extras", "untrusted"},
+    "ray_runtime": {"local", "shm", "runtime", "program", "metering", "records", "extras", "held"},
     "torchrun": {"local", "shm", "serial", "runtime", "program", "metering", "records", "untrusted"},
     "policy": {"systems", "topology", "envs", "roles", "nets", "settings", "paths", "own_settings", "extras", "held"}
     | {"untrusted"},

@@ -53,7 +53,9 @@ SLOW: dict[str, tuple[str, ...]] = {
     "envs/test_registration.py": (
         "program_from_standard_input", "minatar_is_registered_as", "lists_what_a_package_registers",
     ),
-    "faults/test_blocked.py": ("hangs[2-local-observer-sleeping", "hangs[2-serial-observer-native"),
+    "faults/test_blocked.py": (
+        "hangs[2-local-observer-sleeping", "hangs[2-serial-observer-native", "not_told[destructor",
+    ),
     "faults/test_full_disk.py": ("costs_only_itself",),
     "faults/test_fuzz.py": ("files_of_a_stranger[0",),
     "faults/test_gone.py": ("ends[serial-replaced", "ends[serial-moved"),

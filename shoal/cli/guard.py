@@ -33,6 +33,7 @@ class Guard:
     def run(self, command: Callable[[], int]) -> int:
         """The exit code of ``command``. While it trains, it treats signals in its own way."""
         try:
+            sys.unraisablehook = _report_unraisable
             for number in heeded():
                 signal.signal(number, self._note)
             Watcher(REASONS, 1, CLEANUP_SECONDS, TOGETHER, lambda: int(bool(self.reason)), self._leave)
@@ -40,8 +41,8 @@ class Guard:
             for number in REASONS:  # all is done; a second signal may find the interpreter without handlers
                 signal.signal(number, signal.SIG_IGN)
         except BaseException as error:
-            if isinstance(error, KeyboardInterrupt):
-                self.reason = self.reason or str(error) or "interrupted"
+            if (interrupt := _interrupt_behind(error)) is not None:
+                self.reason = self.reason or (str(interrupt) if str(interrupt) in EXIT_CODES else "interrupted")
             if not self.reason:
                 _end_processes()
                 raise
@@ -74,6 +75,20 @@ class Guard:
                 signal.signal(each, signal.SIG_IGN)
         _end_processes(last=True)
         leave(self.reason or REASONS[signal.Signals(number)])
+
+
+def _interrupt_behind(error: BaseException) -> KeyboardInterrupt | None:
+    """Return the interrupt that ``error`` is, or during which it was raised (by what cleans up then)."""
+    behind: BaseException | None = error
+    while behind is not None and not isinstance(behind, KeyboardInterrupt):
+        behind = behind.__context__
+    return behind
+
+
+def _report_unraisable(unraisable: Any) -> None:
+    """Say nothing of an interrupt that came while a destructor or a callback ran, where it ends nothing."""
+    if not isinstance(unraisable.exc_value, KeyboardInterrupt):
+        sys.__unraisablehook__(unraisable)
 
 
 def _end_processes(last: bool = False) -> None:

@@ -82,9 +82,11 @@ def _main(args: list[str]) -> int:
 def _begin(command: str, *args: str) -> None:
     """Refuse what can be refused before anything large is imported, and let torch be imported for the replicas while
     this process imports it too."""
+    from shoal.beside import ignore_matplotlibrc
     from shoal.cli import early
 
     early.check(command, [*args])
+    ignore_matplotlibrc()
     if command != "train":
         return
     if not {"serial", "ray"} & {*args} and place() is None:  # for resume, what it needs is in the run's directory

@@ -23,11 +23,12 @@ from typing import Any, Protocol
 
 import psutil
 
+from shoal.beside import ignore_matplotlibrc
 from shoal.errors import ShoalError, UsageError
+from shoal.held import adopt, rules
 from shoal.local import descriptors, signals
 from shoal.paths import working_directory
 from shoal.runtime.streams import open_standard
-from shoal.untrusted import adopt, rules
 
 PRELOAD = ["shoal.local.preload"]
 FOLDER = "SHOAL_SOCKET_FOLDER"  # tells the process that replicas are forked from what it removes at its end
@@ -177,7 +178,7 @@ def without_main() -> Iterator[None]:
 
 
 def start(target: Callable[..., None], args: tuple[object, ...], name: str) -> BaseProcess:
-    """A started process, which follows links where this one does (``untrusted.stay_below``). ShoalError if the system
+    """A started process, which follows links where this one does (``held.stay_below``). ShoalError if the system
     allows no further one."""
     working_directory()  # a process cannot be started from one that was removed
     process = context().Process(target=_begin, args=(rules(), target, args), name=name)
@@ -194,6 +195,7 @@ def start(target: Callable[..., None], args: tuple[object, ...], name: str) -> B
 
 def _begin(known: dict[str, bool], target: Callable[..., None], args: tuple[object, ...]) -> None:
     adopt(known)
+    ignore_matplotlibrc()
     target(*args)
 
 

@@ -22,6 +22,7 @@ import numpy as np
 import ray
 
 from shoal import api
+from shoal.held import adopt
 from shoal.local import checkpoint_commit, child, processes
 from shoal.local.heartbeat import Watch
 from shoal.local.processes import Process
@@ -42,7 +43,6 @@ from shoal.shm.arena import Arena
 from shoal.shm.group_layout import ReduceLayout, SharedLayout
 from shoal.shm.layout import LINE, Plan
 from shoal.types import Values
-from shoal.untrusted import adopt
 
 PERIOD = 0.1  # seconds between two reports to the driver, where nothing is urgent
 DIED = "died"  # the kind of event that a replica's process has ended
@@ -67,7 +67,7 @@ class Orders:
     saving: SaveOptions | None
     resume: Checkpoint | None
     hang_timeout: float
-    links: dict[str, bool]  # see ``untrusted.rules``
+    links: dict[str, bool]  # see ``held.rules``
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import math
 import os
 import re
 import secrets
+import signal
 import socket
 import sys
 import tempfile
@@ -108,7 +109,8 @@ def _join(address: str) -> None:
 
     for attempt in range(ATTEMPTS):
         try:
-            ray.init(address, **_QUIET)
+            with _own_handlers():
+                ray.init(address, **_QUIET)
             return
         except ConnectionError as error:
             if "Starting Ray client server failed" not in str(error) or attempt == ATTEMPTS - 1:
@@ -188,11 +190,27 @@ def own(needs: Mapping[str, float]) -> Iterator[None]:
             options["_memory"] = needs["memory"] * 1.1 + 2**30
         inside = os.path.join(files.name, "r")  # Ray opens its own folder to everybody: within one of mode 0700
         options |= {"include_dashboard": False, "object_store_memory": OBJECTS, "_temp_dir": inside}
-        ray.init("local", **options, **_QUIET)
+        with _own_handlers():
+            ray.init("local", **options, **_QUIET)
         try:
             yield
         finally:
             ray.shutdown()
+
+
+@contextlib.contextmanager
+def _own_handlers() -> Iterator[None]:
+    """Keep this process's handlers of signals: Ray puts one in place of that of SIGTERM which ends the process at once,
+    without a checkpoint."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.getsignal(number) for number in numbers}
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            for number, handler in before.items():
+                if handler is not None:  # of C code
+                    signal.signal(number, handler)
 
 
 _QUIET: Values = {"log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": False}

@@ -19,6 +19,7 @@ import torch
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from shoal import api
+from shoal.held import rules
 from shoal.local import checkpoint_commit as checkpointer
 from shoal.local.failures import Failures
 from shoal.local.replica import Replica
@@ -36,7 +37,6 @@ from shoal.shm import divided
 from shoal.shm.group_layout import SharedLayout
 from shoal.shm.layout import STOP, Plan
 from shoal.types import Values
-from shoal.untrusted import rules
 
 log = logging.getLogger("shoal.runtime")
 

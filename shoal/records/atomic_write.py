@@ -6,23 +6,25 @@ import os
 from pathlib import Path
 
 from shoal.errors import ShoalError
+from shoal.held import guarded
 from shoal.paths import shown
 
 
 def write_atomic(path: Path, content: str | bytes, sync: bool = False) -> None:
     """Write the content to ``path`` atomically. If this raises OSError (a full disk), the file is unchanged. sync:
     force the content to disk before the file is renamed, so that it survives a power failure."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.unlink(missing_ok=True)  # a killed process may have left it, or another user may have put a link there
-    try:
-        with open(temporary, "xb") as file:
-            file.write(content.encode() if isinstance(content, str) else content)
-            if sync:
-                file.flush()
-                os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with guarded(path.parent) as folder:
+        temporary = folder / f".{path.name}.tmp"
+        temporary.unlink(missing_ok=True)  # left by a killed process, or a link that another user has put there
+        try:
+            with open(temporary, "xb") as file:
+                file.write(content.encode() if isinstance(content, str) else content)
+                if sync:
+                    file.flush()
+                    os.fsync(file.fileno())
+            os.replace(temporary, folder / path.name)
+        finally:
+            temporary.unlink(missing_ok=True)
 
 
 def write_output(path: Path, content: str | bytes) -> None:

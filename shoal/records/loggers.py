@@ -19,6 +19,7 @@ from shoal import own_code
 from shoal.api import UsageError
 from shoal.extras import pip_install
 from shoal.metering.aggregator import Snapshot
+from shoal.paths import shown, working_directory
 from shoal.records.atomic_write import write_atomic
 from shoal.records.evaluation_files import BEST, VIDEOS
 from shoal.records.metric_files import finite, performance_row, training_row
@@ -155,6 +156,18 @@ def _place(name: str) -> str:
     return f"eval/{name.removeprefix(EVALUATION)}" if name.startswith(EVALUATION) else f"train/{name}"
 
 
+def _require_no_settings(path: Path) -> None:
+    """Raise UsageError if the working directory is, or lies in, the run directory ``path`` and holds settings of W&B.
+    They name the server that receives the user's key, and the run may be somebody else's."""
+    here = Path(working_directory()).resolve()
+    for file in (here / "wandb" / "settings", here / ".wandb" / "settings"):
+        if here.is_relative_to(path.resolve()) and os.path.lexists(file):
+            raise UsageError(
+                f"'{shown(file)}' in the directory of the run would tell W&B where to send your key and the metrics: "
+                "remove it, or call shoal from another directory"
+            )
+
+
 def _read(file: Path) -> str:
     return read_text(file).strip()
 
@@ -184,10 +197,13 @@ def arguments(given: Mapping[str, Any], names: Sequence[str]) -> dict[str, Value
     return out
 
 
-def check(names: Sequence[str]) -> None:
-    """Raise UsageError unless every back end is known and installed."""
+def check(names: Sequence[str], path: Path) -> None:
+    """Raise UsageError unless every back end is known and installed, or if a file in the run directory ``path`` would
+    direct W&B."""
     for name in names:
         found = LOGGERS.find(name)
+        if found is Wandb:
+            _require_no_settings(path)
         if name in LOGGERS.built_in:
             try:
                 importlib.import_module(found.package)

@@ -29,7 +29,7 @@ from shoal.records.atomic_write import write_atomic
 from shoal.records.damage import reading
 from shoal.records.live_file import LiveFile
 from shoal.types import Values
-from shoal.untrusted import MAX_LINE, bounded_lines, open_bytes, open_text
+from shoal.untrusted import MAX_COUNTER, MAX_LINE, bounded_lines, open_bytes, open_text
 
 TRAINING = ("row", "steps", "updates", "episodes", "episode_return", "episode_length")
 PERFORMANCE = ("row", "steps", "seconds", "steps_per_second", "updates_per_second", "memory", "restarts")
@@ -145,6 +145,10 @@ def _read(path: Path) -> list[dict[str, float]]:
         rows = [
             {name: float(cell) for name, cell in row.items() if cell} for row in csv.DictReader(bounded_lines(file))
         ]
+        for row in rows:
+            for name in ("steps", "seconds"):
+                if not 0 <= row.get(name, 0) <= MAX_COUNTER:
+                    raise ValueError(f"'{name}' is {row[name]:g}")
         return [row for row in rows if row["row"] >= 0]
 
 

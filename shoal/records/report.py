@@ -11,7 +11,7 @@ from shoal.api import Tensors
 from shoal.metering.aggregator import Aggregator, Snapshot
 from shoal.records.metric_files import finite
 from shoal.types import Values
-from shoal.untrusted import brief, number
+from shoal.untrusted import MAX_COUNTER, brief, number
 
 
 @dataclass
@@ -73,8 +73,10 @@ class Report:
         if values["episode_return"] is None:
             values["episode_return"] = math.nan
         for name, kind in kinds.items():
-            if not isinstance(values[name], (int, float) if kind is float else kind):
-                raise TypeError(f"'{name}' is {brief(values[name])}")
+            value, counts = values[name], kind is int or name == "seconds"
+            fits = isinstance(value, (int, float) if kind is float else kind)
+            if not fits or (counts and not 0 <= value <= MAX_COUNTER):
+                raise TypeError(f"'{name}' is {brief(value)}")
         scores = {name: math.nan if value is None else number(value) for name, value in values["evaluation"].items()}
         values["evaluation"] = scores
         return cls(**{name: values[name] for name in kinds})

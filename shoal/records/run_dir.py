@@ -22,6 +22,7 @@ from typing import Any
 
 from shoal import machine, own_code
 from shoal.api import ShoalError, UsageError
+from shoal.held import guarded
 from shoal.metering.aggregator import MOST_INFOS, Snapshot
 from shoal.paths import fixed, require_new, shown
 from shoal.records import checkpoint
@@ -90,8 +91,9 @@ class RunDirectory:
         require_unlocked(self.path)
         require_new(self.path, NO_OVERWRITE)
         try:
-            self.path.mkdir(parents=True, mode=0o700, exist_ok=True)
-            self.path.chmod(0o700)
+            with guarded(self.path.parent) as parent:
+                (parent / self.path.name).mkdir(parents=True, mode=0o700, exist_ok=True)
+                (parent / self.path.name).chmod(0o700)
             self.lock, self.present = RunLock(self.path), Presence(self.path)
             self._files = MetricFiles(self.path)
             self._log = RunLog(self.path)
@@ -100,7 +102,8 @@ class RunDirectory:
         except BaseException as error:  # a full disk or an interrupt: an empty directory is removed
             self._close_files()
             if self._made:
-                shutil.rmtree(self.path, ignore_errors=True)
+                with contextlib.suppress(OSError), guarded(self.path.parent) as parent:
+                    shutil.rmtree(parent / self.path.name, ignore_errors=True)
             if not isinstance(error, OSError):
                 raise
             raise UsageError(f"cannot create the run directory '{shown(self.path)}': {error.strerror}") from None

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from shoal.errors import UsageError
+from shoal.held import guarded
 from shoal.untrusted import counter, parse_json
 
 NAME = "run.lock"
@@ -81,7 +82,8 @@ class RunLock:
     """
 
     def __init__(self, run_dir: Path) -> None:
-        self._descriptor = os.open(run_dir / NAME, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        with guarded(run_dir) as there:
+            self._descriptor = os.open(there / NAME, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -183,7 +183,7 @@ class Training:
         self.options = ranks.quietly(options)
         self.observers = Observers(observers)
         self.runtime = make_runtime(options.runtime, options.hang_timeout, options.address)
-        loggers.check(options.log)
+        loggers.check(options.log, path)
         self.apart = environment_call(options.runtime)  # calls functions where environments are stepped
         with looking(self.apart):
             self.program = system.program(resolved.cfg)

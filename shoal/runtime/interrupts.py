@@ -49,8 +49,9 @@ class Interrupts:
 
     def __enter__(self) -> Interrupts:
         if threading.current_thread() is threading.main_thread():
-            outer = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
-            self._outer = outer if isinstance(outer, Interrupts) else None
+            owners = [getattr(signal.getsignal(number), "__self__", None) for number in heeded()]
+            # of any signal: a library may have a handler of its own for another, as Ray has for SIGTERM
+            self._outer = next((owner for owner in owners if isinstance(owner, Interrupts)), None)
             self._before = {number: signal.signal(number, self._note) for number in heeded()}
             if self._outer is not None:
                 self._take(self._outer)

@@ -53,14 +53,14 @@ def _named(names: tuple[str, ...]) -> Callable[[Any], bool]:
 
 def _device(name: str) -> bool:
     """Test for the name of a device; ValueError with the one that another name of it means, or that serves instead."""
-    if re.fullmatch(r"auto|cpu|cuda(:\d{1,3})?", name):
+    if re.fullmatch(r"auto|cpu|cuda(:[0-9]{1,3})?", name):
         return True
     plain = name.strip().lower()
     if plain in ("mps", "metal", "xla", "tpu", "xpu", "npu", "opencl", "vulkan", "dml", "directml"):
         raise ValueError("Shoal computes on CPUs and on GPUs with CUDA; did you mean 'cpu'?")
     if plain in ("-1", "none"):  # what other libraries call the CPU
         raise ValueError("did you mean 'cpu'?")
-    if plain and (found := re.fullmatch(r"(?:(?:device:)?(?:gpu|cuda|nvidia|rocm|hip)[:_-]?)?(\d{0,3})", plain)):
+    if plain and (found := re.fullmatch(r"(?:(?:device:)?(?:gpu|cuda|nvidia|rocm|hip)[:_-]?)?([0-9]{0,3})", plain)):
         raise ValueError(f"did you mean 'cuda{':' if found[1] else ''}{found[1]}'?")
     if near := did_you_mean(plain, ("auto", "cpu", "cuda")):
         raise ValueError(near.removeprefix("; "))
@@ -115,13 +115,14 @@ def number(hint: type, value: Any, infinite: bool = False) -> int | float:
             raise ValueError from None
     if found != found:
         raise ValueError
+    vanished = found == 0 and isinstance(value, str) and set(value.lower().partition("e")[0]) & set("123456789")
     if hint is float:
         if abs(found) > FLOAT32_MAX and not (infinite and abs(found) == inf):
             raise ValueError(f"numbers are finite, and go up to {FLOAT32_MAX:.2g} (float32)")
-        if 0 < abs(found) < SMALLEST:  # it would be 0 there, or lose digits
+        if vanished or 0 < abs(found) < SMALLEST:  # it would be 0 there (1e-400 even in float64), or lose digits
             raise ValueError(f"numbers are 0, or at least {SMALLEST:.2g} (float32)")
         return float(found)
-    if found != found // 1:
+    if vanished or found != found // 1:
         raise ValueError
     if not -INTEGERS <= found < INTEGERS and not (infinite and isinstance(found, int)):
         raise ValueError("integers go up to 2**63 - 1")

@@ -15,6 +15,7 @@ from shoal.watch.folder import Folder
 MOST_ROWS = 2_000  # rows of a table that is full are halved to so many
 MOST_COLUMNS = 1_000
 MOST_LINE = 1 << 20  # bytes of a line; longer ones are damaged
+MOST_ENDLESS = 10  # of these lines in a sample
 LARGE = 4 << 20  # bytes of a file of which, but for its end, only lines at even distances are read
 SAMPLES = 1_000  # such lines
 END = 128 << 10  # bytes of the end, in which the newest value of most metrics is found
@@ -144,11 +145,13 @@ class Table:
 
     def _sample(self, file: BinaryIO, size: int) -> None:
         """Read lines at even distances, up to the last ``END`` bytes, which are then read whole."""
-        end = size - END
+        end, endless = size - END, 0
         for position in np.linspace(0, end, SAMPLES, endpoint=False).astype(int):
             file.seek(int(position))
             if position:
-                file.readline(MOST_LINE)
+                endless += len(file.readline(MOST_LINE)) == MOST_LINE
+            if endless > MOST_ENDLESS:
+                break  # it is no table, such as a file with holes, and the rest would take a minute
             if line := file.readline(MOST_LINE):
                 self._take(line)
         file.seek(end)

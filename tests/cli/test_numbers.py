@@ -26,7 +26,7 @@ from shoal.runtime import memory
 from shoal.serial.runtime import SerialRuntime
 from shoal.settings.config import default_values, resolve
 from shoal.settings.flags import coerce, options as parse_options, ranged
-from shoal.settings.ranges import FLOAT32_MAX, SMALLEST, Decay, Finite, Fraction, NonNegative, Range
+from shoal.settings.ranges import FLOAT32_MAX, SMALLEST, Decay, Finite, Fraction, Natural, NonNegative, Range
 
 ENVS = {"apex-dpg": "Pendulum-v1", "d4pg": "Pendulum-v1", "qt-opt": "Pendulum-v1"}
 HUGE = (2**31, 99_999_999_999, 2**62, 2**63 - 1)
@@ -110,6 +110,7 @@ def test_a_huge_integer_is_refused_or_its_memory_counted(name: str, monkeypatch:
         ("dqn --hidden 99999999999", "GiB is available: make the network"),
         ("dqn --hidden 2147483648 2147483648", "the network takes more than 2**63 bytes"),
         ("dqn --hidden 1e30", "--hidden expects integers of at least 1, found '1e30'"),
+        ("dqn --device cuda:\uff11", "--device expects auto, cpu, cuda or cuda:N, found 'cuda:\uff11'"),
         ("dqn --unroll 1e19", "integers go up to 2**63 - 1"),
         ("dqn --envs 5000", "--envs expects an integer from 1 to 4095, found 5000"),
         ("dqn --eval-every 100 --eval-episodes 100000000000", "--eval-episodes expects an integer from 1 to 1000000"),
@@ -167,11 +168,12 @@ def test_an_option_of_a_command_is_a_number_within_a_range(table: str) -> None:
             assert found >= 0 or name in RETURNS, f"--{name} takes {word}"
 
 
-@pytest.mark.parametrize("number", [1e-46, -1e-46, "1e-45", 1e-38, 5e-324])
+@pytest.mark.parametrize("number", [1e-46, -1e-46, "1e-45", 1e-38, 5e-324, "1e-400", "-2E-999"])
 def test_no_number_is_taken_that_vanishes_or_loses_digits_in_float32(number: Any) -> None:
-    for hint in (float, Fraction, Finite, NonNegative):
+    for hint in (float, Fraction, Finite, NonNegative, int, Natural):
         with pytest.raises(ValueError, match=r"at least|^$"):
             coerce(hint, number)
+    assert coerce(int, "0e9") == coerce(Natural, "00") == 0 and coerce(float, "-0.0e5") == 0.0
     assert coerce(float, SMALLEST) == SMALLEST and coerce(float, 0.0) == 0.0
 
 

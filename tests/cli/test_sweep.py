@@ -17,7 +17,7 @@ from cli.test_numbers import TABLES, kinds, numeric
 from shoal import systems
 from shoal.cli.main import main
 
-WORDS = ("nan", "inf", "-1", "0", "1e308", "99999999999", "word", "")
+WORDS = ("nan", "inf", "-1", "0", "1e308", "99999999999", "\uff11\uff12", "word", "")
 SENTENCES = 3
 SECONDS = 60  # in which any of them ends on a machine that others use, too
 SMALL = "--env CartPole-v1 --preset none --steps 24 --quiet"

@@ -57,7 +57,9 @@ several_nodes = pytest.mark.skipif("SHOAL_TEST_CLUSTER" not in os.environ, reaso
 
 # ------------------------------------------------------------------------------- an instance of its own
 def test_nobody_else_reaches_the_files_of_a_ray_of_its_own() -> None:
+    handler = signal.getsignal(signal.SIGTERM)
     with own({"CPU": 1.0}):
+        assert signal.getsignal(signal.SIGTERM) is handler, "Ray's would end a run without a checkpoint"
         from ray._private.worker import _global_node
 
         session = Path(_global_node.get_session_dir_path())

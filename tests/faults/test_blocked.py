@@ -47,7 +47,7 @@ def stuck(*args, **kwargs):
 if where == "logger":
     class Logger:
         def __init__(self, *args): stuck()
-    shoal.run.training.loggers.Logger, shoal.run.training.loggers.check = Logger, lambda names: None
+    shoal.run.training.loggers.Logger, shoal.run.training.loggers.check = Logger, lambda names, path: None
 def command():
     shoal.train("impala", env="CartPole-v1", actors=2, envs=2, preset="none", runtime=runtime, run_dir=folder + "/r",
                 checkpoint_every=0.1, hidden=(4,), steps=10**8, observers=[stuck] if where == "observer" else [],
@@ -135,6 +135,37 @@ def test_a_copy_of_the_process_tells_nothing_of_its_own_signals() -> None:
         watcher.close()
         signal.signal(signal.SIGTERM, before)
     assert ended == []
+
+
+CLEANUP = """
+import os, signal, sys, time
+from shoal.cli.guard import Guard
+from shoal.runtime.interrupts import Interrupts
+number, fails = int(sys.argv[1]), sys.argv[2]
+class Owner:
+    def __del__(self):
+        os.kill(os.getpid(), number)
+def command():
+    with Interrupts() as interrupts:
+        interrupts.count, interrupts.reason = 1, "terminated"
+        try:
+            if fails == "destructor":
+                Owner()
+                time.sleep(1e6)
+            os.kill(os.getpid(), number)
+        finally:
+            if fails == "cleanup":
+                raise RuntimeError("the cluster is gone")
+raise SystemExit(Guard().run(command))
+"""
+
+
+@pytest.mark.parametrize("fails", ["nothing", "cleanup", "destructor"])
+def test_what_fails_after_a_second_signal_is_not_told(fails: str) -> None:
+    """Neither what cleans up, nor a destructor or a callback of C code that the signal's exception is raised in."""
+    command = [sys.executable, "-c", CLEANUP, str(int(signal.SIGTERM)), fails]
+    run = subprocess.run(command, capture_output=True, text=True, env=ENVIRON)
+    assert (run.returncode, run.stderr) == (143, "shoal: terminated\n")
 
 
 def test_there_is_a_sentence_for_each_signal() -> None:

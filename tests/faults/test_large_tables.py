@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import tracemalloc
 from collections.abc import Callable
@@ -13,6 +14,8 @@ import pytest
 import shoal
 from shoal.cli.main import main
 from shoal.untrusted import MAX_LINE
+from shoal.watch.folder import Folder
+from shoal.watch.series import Table
 
 TABLES = ("metrics.csv", "performance.csv", "episodes.csv", "evaluations.csv", "metrics.jsonl")
 
@@ -66,3 +69,38 @@ def test_a_line_without_end_is_not_read(
         assert code in (0, 1, 2) and "Traceback" not in err and err.count("\n") <= 3 and len(err) < 2_000, err
         assert most < 200 * 2**20, (name, most)
         shutil.rmtree(run)
+
+
+@pytest.mark.parametrize("file, name", [("metrics.csv", "steps"), ("performance.csv", "seconds"), ("report.json", "")])
+@pytest.mark.parametrize("number", ["1e300", "inf", "-1"])
+def test_no_curve_has_steps_or_seconds_that_cannot_be(
+    file: str, name: str, number: str, original: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Hundreds of digits would be printed, or a warning of NumPy's."""
+    run = Path(shutil.copytree(original, tmp_path / "run"))
+    if name:
+        header, *rows = [line.split(",") for line in (run / file).read_text().splitlines()]
+        rows[-1][header.index(name)] = number
+        (run / file).write_text("".join(",".join(row) + "\n" for row in [header, *rows]))
+    else:
+        edited = re.sub(
+            r'"seconds": [^,\n]*', f'"seconds": {number.replace("inf", "Infinity")}', (run / file).read_text()
+        )
+        (run / file).write_text(edited)
+    capfd.readouterr()
+    assert main(["compare", str(run)]) == 1
+    told = capfd.readouterr().err
+    assert f"{file} is damaged" in told and told.count("\n") == 1
+
+
+def test_a_report_looks_at_a_few_lines_without_end_alone(
+    original: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a file with holes, in which every sample is one."""
+    run = Path(shutil.copytree(original, tmp_path / "run"))
+    hole(run / "metrics.jsonl")
+    table = Table(Folder(run), "metrics.jsonl")
+    read: list[bytes] = []
+    monkeypatch.setattr("shoal.watch.series.row_of", lambda line: read.append(line))
+    table.refresh()
+    assert len(read) < 20

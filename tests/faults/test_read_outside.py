@@ -8,7 +8,9 @@ import shutil
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -16,6 +18,7 @@ import shoal
 from shoal import untrusted
 from shoal.api import UsageError
 from shoal.cli.main import main
+from shoal.held import follows_links, stay_below
 from shoal.local import processes
 from shoal.local.apart import apart
 from shoal.metering.aggregator import Snapshot
@@ -45,7 +48,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def theirs(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setattr(untrusted, "_plain", {})
+    monkeypatch.setattr("shoal.held._plain", {})
     (tmp_path / "cwd").mkdir()
     monkeypatch.chdir(tmp_path / "cwd")
     return tmp_path / "theirs"
@@ -231,18 +234,19 @@ def test_a_process_follows_links_where_the_one_does_that_started_it(theirs: Path
     outside.write_text("x")
     (run / "file").symlink_to(outside)
     read = partial(untrusted.read_text, run / "file")
-    assert apart(read) == "x" and untrusted.follows_links(run), "nobody looked"
+    assert apart(read) == "x" and follows_links(run), "nobody looked"
     require_plain(theirs / "r" / ".." / "r", trust=True)
-    assert apart(read) == "x" and untrusted.follows_links(run)
-    untrusted.stay_below(run)
+    assert apart(read) == "x" and follows_links(run)
+    stay_below(run / "members")
+    stay_below(run)
     with pytest.raises(UsageError, match="symbolic link"):
         apart(read)
-    assert not untrusted.follows_links(run) and not untrusted.follows_links(run / "members" / "000")
+    assert not follows_links(run) and not follows_links(run / "members" / "000")
     (run / "members").symlink_to(theirs)
-    untrusted.stay_below(run / "members")
+    stay_below(run / "members")
     with pytest.raises(UsageError, match="symbolic link"):
         open_bytes(run / "members" / "outside")
-    assert untrusted.follows_links(theirs)
+    assert follows_links(theirs)
 
 
 def test_a_role_loads_no_state_through_a_link(
@@ -288,3 +292,24 @@ def test_a_member_loads_no_state_through_a_link(
     told = capsys.readouterr()
     assert "symbolic link" in told.out + told.err and told.err.count("\n") <= 3, told
     assert all((member / "checkpoints").is_symlink() for member in (population / "members").iterdir()), "no copy"
+
+
+def test_an_agent_on_another_node_follows_links_where_its_driver_does(
+    theirs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("ray")
+    from shoal.ray_runtime import agent, supervisor
+
+    run = theirs / "r"
+    run.mkdir(parents=True)
+    stay_below(run)
+    driver: Any = SimpleNamespace(_program=SimpleNamespace(roles=[]), _plan=None, _blobs={}, _hang_timeout=0.0,
+                                  _launch=Mock(resume=None))  # fmt: skip
+    monkeypatch.setattr(supervisor.cloudpickle, "dumps", lambda orders: orders)
+    orders: Any = supervisor.RaySupervisor._orders(driver)
+    monkeypatch.setattr("shoal.held._plain", {})
+    assert follows_links(run)
+    monkeypatch.setattr(agent.cloudpickle, "loads", lambda pickled: pickled)
+    with pytest.raises(AttributeError):  # of the plan, which there is none of
+        agent.Agent(orders, [])
+    assert not follows_links(run)

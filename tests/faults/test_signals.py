@@ -65,6 +65,16 @@ def test_signals_that_come_together_are_one(monkeypatch: pytest.MonkeyPatch) -> 
         assert outer.reason == "terminated"
 
 
+def test_a_signal_is_known_of_where_a_library_has_put_a_handler_of_its_own_meanwhile() -> None:
+    with Interrupts() as outer:
+        os.kill(os.getpid(), signal.SIGINT)
+        before = signal.signal(signal.SIGTERM, lambda number, frame: None)  # as ray.init does
+        with Interrupts() as inner:
+            assert inner.reason == "interrupted"
+        signal.signal(signal.SIGTERM, before)
+        assert outer.count == 1
+
+
 def test_a_command_that_was_told_to_outlive_its_terminal_does() -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
     try:

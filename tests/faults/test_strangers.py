@@ -9,6 +9,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ import pytest
 import shoal
 from shoal.api import ShoalError, UsageError
 from shoal.cli.main import main
+from shoal.local.apart import apart
 from shoal.paths import require_folder
 from shoal.records import loggers, run_dir
 from shoal.records.atomic_write import write_atomic
@@ -232,7 +234,7 @@ def test_the_arguments_of_a_back_end_that_a_stranger_gave_are_not_used(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     """A directory outside of the run, the address of a service, also of a back end that its user names now."""
-    monkeypatch.setattr(loggers, "check", lambda names: None)
+    monkeypatch.setattr(loggers, "check", lambda names, path: None)
     given: list[object] = []
     monkeypatch.setattr(loggers.TensorBoard, "__init__", lambda self, path, config, begun, args: given.append(args))
     args = {name: value.format(run.parent / "outside") for name, value in args.items()}
@@ -369,6 +371,48 @@ def test_no_compiled_code_beside_a_run_is_loaded(run: Path) -> None:
     assert told.stdout == "''\n" and not cache.exists()
 
 
+@pytest.mark.parametrize("start", [["-m", "shoal"], ["-c", COMMAND]])
+def test_no_settings_of_matplotlib_beside_a_run_are_read(run: Path, start: list[str]) -> None:
+    """Some versions evaluate an expression in them, which can call anything."""
+    pytest.importorskip("matplotlib")
+    (run / "matplotlibrc").write_text("no.such.setting: evil\n")
+    words = [sys.executable, *start, "plot", "."]
+    told = subprocess.run(words, cwd=run, capture_output=True, text=True, check=True)
+    assert "evil" not in told.stderr + told.stdout
+
+
+def test_no_process_that_a_run_starts_reads_settings_of_matplotlib_beside_it(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a package of environments may import it."""
+    pytest.importorskip("matplotlib")
+    (run / "matplotlibrc").write_text("lines.linewidth: 1234\n")
+    monkeypatch.chdir(run)
+    assert apart(linewidth) != 1234 and os.getcwd() == str(run)
+
+
+def linewidth() -> float:
+    import matplotlib
+
+    return float(matplotlib.rcParams["lines.linewidth"])
+
+
+@pytest.mark.parametrize("folder", ["wandb", ".wandb", "inner/wandb"])
+def test_a_run_does_not_tell_wandb_where_to_log(
+    run: Path, folder: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Settings in the working directory name the server that gets the user's key."""
+    monkeypatch.setitem(sys.modules, "wandb", types.ModuleType("wandb"))
+    (run / folder).mkdir(parents=True)
+    (run / folder / "settings").write_text("[default]\nbase_url = http://127.0.0.1:9\n")
+    monkeypatch.chdir((run / folder).parent)
+    assert "settings' in the directory of the run" in refused(
+        "resume", str(run), "--steps", "120", "--log", "wandb", "--quiet"
+    )(capsys)  # fmt: skip
+    monkeypatch.chdir(run.parent)
+    loggers.check(["wandb"], run)
+
+
 # ------------------------------------------------------------------------------------------- links
 def lead(run: Path, name: str, target: Path) -> None:
     """Put a symbolic link in the place of a file or a folder of a run."""
@@ -449,6 +493,19 @@ def test_no_command_waits_for_a_pipe_in_a_run(run: Path, name: str, capsys: pyte
         refused(*words)(capsys)
     if name == "config.json":
         refused("config", "impala", "--config", str(run))(capsys)
+
+
+def test_folders_within_one_another_without_end_are_refused(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What removes an unfinished checkpoint calls itself for each."""
+    folder = os.open(run / "checkpoints", os.O_RDONLY)
+    for name in (".tmp-0-0", *["d"] * 1_200):
+        os.mkdir(name, dir_fd=folder)
+        inner = os.open(name, os.O_RDONLY, dir_fd=folder)
+        os.close(folder)
+        folder = inner
+    os.close(folder)
+    assert "folders within one another" in refused("resume", str(run), "--steps", "120")(capsys)
+    subprocess.run(["rm", "-rf", run / "checkpoints"], check=True)  # what cleans up after the test could not
 
 
 def test_a_file_with_another_name_elsewhere_is_not_written_to(

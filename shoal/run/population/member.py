@@ -17,6 +17,7 @@ import torch
 
 from shoal.api import ShoalError, Tensors, UsageError
 from shoal.envs import looking
+from shoal.held import follows_links
 from shoal.local.apart import apart, call_here
 from shoal.metering.aggregator import Snapshot
 from shoal.records.atomic_write import write_atomic
@@ -31,7 +32,7 @@ from shoal.runtime.launch import Launch
 from shoal.settings.config import build, coerce_all
 from shoal.settings.flags import unknown
 from shoal.types import Values
-from shoal.untrusted import follows_links, parse_json, reached, read_text
+from shoal.untrusted import parse_json, reached, read_text
 
 WINDOW = 100  # episodes whose mean return is a member's score
 ENDED = "slice.json"  # result of the last slice, for a population that was killed before it recorded it
@@ -226,8 +227,8 @@ def _open(path: Path) -> tuple[Checkpoint | None, RunDirectory]:
         # the population was checked as a whole: as its user trusts it, so does each member
         return newest(path / FOLDER), RunDirectory.reopen(path, trust=follows_links(path))
     if path.exists():  # left by a slice that was killed before its first checkpoint
-        RunLock(path).release()  # raises UsageError if the run is still going on
         with reached(path.parent) as members:
+            RunLock(path).release()  # raises UsageError if the run is still going on
             shutil.rmtree(members / path.name)
     if not path.parent.is_dir():
         raise ShoalError(f"the directory of the population in '{path.parent.parent}' is gone")
