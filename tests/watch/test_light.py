@@ -1,12 +1,16 @@
-"""Whoever looks at runs needs no PyTorch, which takes seconds and 200 MB: neither the page's server nor a report."""
+"""What a look at runs costs: no PyTorch, which takes seconds and 200 MB, and nothing at all while nobody looks."""
 
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
+import time
+import urllib.request
 from pathlib import Path
 
+import psutil
 import pytest
 
 pytest.importorskip("uvicorn", reason="needs the extra watch")
@@ -66,3 +70,22 @@ def test_the_page_is_served_without_torch(runs: Path) -> None:
 
 def test_a_report_is_written_without_torch(runs: Path) -> None:
     assert not HEAVY & modules(REPORT, runs, runs.parent / "report.html")
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="counts how often a process wakes, as Linux does")
+def test_a_server_that_nobody_asks_sleeps_until_a_signal_ends_it(runs: Path) -> None:
+    words = [sys.executable, "-m", "shoal", "watch", str(runs)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        assert process.stdout is not None
+        try:
+            address = process.stdout.readline().rpartition(" ")[2].strip()
+            browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+            assert browser.open(address, timeout=60).headers["date"].endswith("GMT")
+            time.sleep(0.5)  # the connection is closed
+            before = psutil.Process(process.pid).num_ctx_switches().voluntary
+            time.sleep(2.0)
+            assert psutil.Process(process.pid).num_ctx_switches().voluntary - before <= 2
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(30) == 128 + signal.SIGTERM
+        finally:
+            process.kill()
