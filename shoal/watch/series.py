@@ -133,26 +133,30 @@ class Table:
         for line in _lines(file):
             end += len(line)
             self._take(line)
-        if end != self._at:
-            self._at = end
-            file.seek(max(0, end - SEAM))
-            self._seam = file.read(min(SEAM, end))
+        self._at = end
+        file.seek(max(0, end - SEAM))
+        self._seam = file.read(min(SEAM, end))
 
     def _same(self, file: BinaryIO) -> bool:
         file.seek(max(0, self._at - SEAM))
         return file.read(min(SEAM, self._at)) == self._seam
 
     def _sample(self, file: BinaryIO, size: int) -> None:
-        """Read lines at even distances, up to the last ``END`` bytes, which are then read whole."""
-        end = size - END
+        """Read lines at even distances, up to the last ``END`` bytes, which are then read whole. No byte is read twice,
+        however long the lines are."""
+        end, read = size - END, 0
         for position in np.linspace(0, end, SAMPLES, endpoint=False).astype(int):
+            if position < read:
+                continue
             file.seek(int(position))
             if position:
                 file.readline(MOST_LINE)
             if line := file.readline(MOST_LINE):
                 self._take(line)
-        file.seek(end)
-        file.readline(MOST_LINE)
+            read = file.tell()
+        file.seek(max(end, read))
+        if read <= end:
+            file.readline(MOST_LINE)
         self._at = file.tell()
         if len(numbers := self.columns.column("row")) > 1:
             distance = max(1.0, (numbers[-1] - numbers[0]) / len(numbers))

@@ -180,3 +180,27 @@ def test_a_picture_tells_rates_in_bytes_and_names_some_of_those_that_are_down() 
     for down, more in ((19, ""), (20, ""), (21, " and 1 more")):
         (told,) = (text for what, text in moving._role(role, {}, ["dead"] * down) if what == "not at work")
         assert told.count("dead") == min(down, 20) and told.endswith("dead" + more)
+
+
+@pytest.mark.parametrize("content", [
+    b'{"row": 1, "x": "' + b"a" * 100_000 + b'"}\n',
+    b"".join(b'{"row": %d, "x": "' % row + b"a" * 700 + b'"}\n' for row in range(100)),
+    b'{"row": 1}\n' * 10_000,
+])  # fmt: skip
+def test_a_large_file_is_read_once_however_long_its_lines_are(
+    content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (("LARGE", 10_000), ("SAMPLES", 1_000), ("END", 1_000), ("MOST_LINE", 1_000)):
+        monkeypatch.setattr(series, name, value)
+    parsed: list[int] = []
+    monkeypatch.setattr(series, "row_of", lambda line: parsed.append(len(line)) or row_of(line))
+    (tmp_path / "metrics.jsonl").write_bytes(content)
+    table = Table(Folder(tmp_path), "metrics.jsonl")
+    table.refresh()
+    assert 0 < sum(parsed) <= len(content)
+    parsed.clear()
+    table.refresh()
+    assert not parsed, "nothing of it is read again"
+    with (tmp_path / "metrics.jsonl").open("ab") as file:
+        file.write(b'{"row": 100000, "x": 5}\n')
+    assert table.refresh().last["x"] == 5.0 and len(parsed) == 1
