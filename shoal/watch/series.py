@@ -31,7 +31,7 @@ class Columns:
 
     def __init__(self, carries: bool = False) -> None:
         self._carries, self._held = carries, dict[str, float]()
-        self.names: dict[str, int] = {}
+        self.names = {"row": 0}  # name -> column; this one has room whatever names a file brings
         self._data = np.full((2 * MOST_ROWS, 16), np.nan)
         self.used, self.stride = 0, 1
         self.last: dict[str, float] = {}  # the newest value of each name
@@ -41,6 +41,8 @@ class Columns:
     def add(self, row: dict[str, float]) -> None:
         """Take the next row, which has a number ``row``."""
         number = row["row"]
+        if not row.keys() <= self.names.keys():
+            row = self._with_room(row)
         self.last_row = row
         self.last.update(row)
         self.known_at.update(dict.fromkeys(row, number))
@@ -53,15 +55,17 @@ class Columns:
             return
         self._held = {}
         for name, value in row.items():
-            at = self.names.get(name)
-            if at is None:
-                if len(self.names) >= MOST_COLUMNS:
-                    continue
-                at = self.names[name] = len(self.names)
-                if at == self._data.shape[1]:
-                    self._data = np.hstack([self._data, np.full_like(self._data, np.nan)])
-            self._data[self.used, at] = value
+            self._data[self.used, self.names[name]] = value
         self.used += 1
+
+    def _with_room(self, row: dict[str, float]) -> dict[str, float]:
+        """Add columns for the new names of a row, and return the row without those for which there is no room."""
+        for name in row:
+            if name not in self.names and len(self.names) < MOST_COLUMNS:
+                self.names[name] = len(self.names)
+                if len(self.names) > self._data.shape[1]:
+                    self._data = np.hstack([self._data, np.full_like(self._data, np.nan)])
+        return {name: value for name, value in row.items() if name in self.names}
 
     def _halve(self) -> None:
         """Leave out every second row."""

@@ -114,8 +114,10 @@ def test_what_the_last_row_that_is_left_out_knew_is_carried_on(small: None) -> N
 def test_there_are_so_many_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(series, "MOST_COLUMNS", 3)
     columns = Columns()
-    columns.add({"row": 0.0, "a": 1.0, "b": 2.0, "c": 3.0})
-    assert list(columns.names) == ["row", "a", "b"] and columns.last["c"] == 3.0
+    for number in range(3):
+        columns.add({"a": 1.0, "b": 2.0, "c": 3.0, f"new_{number}": 4.0, "row": float(number)})
+    assert list(columns.names) == ["row", "a", "b"] and columns.column("row").tolist() == [0.0, 1.0, 2.0]
+    assert columns.last == {"a": 1.0, "b": 2.0, "row": 2.0} and columns.known_at.keys() == columns.last.keys()
 
 
 @pytest.mark.parametrize(
