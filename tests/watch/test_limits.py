@@ -14,7 +14,7 @@ import pytest
 
 from shoal.api import UsageError
 from shoal.program.picture import RolePicture
-from shoal.watch import series, server
+from shoal.watch import page, series, server
 from shoal.watch.folder import Folder
 from shoal.watch.series import Columns, Table, row_of
 
@@ -206,3 +206,15 @@ def test_a_large_file_is_read_once_however_long_its_lines_are(
     with (tmp_path / "metrics.jsonl").open("ab") as file:
         file.write(b'{"row": 100000, "x": 5}\n')
     assert table.refresh().last["x"] == 5.0 and len(parsed) == 1
+
+
+def test_a_rate_is_the_mean_of_the_rows_that_know_it() -> None:
+    columns = Columns()
+    for number, rate in enumerate((2.0, None, 4.0)):
+        columns.add({"row": float(number)} | ({} if rate is None else {"rate": rate}))
+    assert columns.rate("rate") == 3.0
+
+
+@pytest.mark.parametrize("value, told", [(1234.5, "1,234"), (999.96, "1000"), (12.0, "12"), (0.123456, "0.1235")])
+def test_large_numbers_have_separators_and_small_ones_four_digits(value: float, told: str) -> None:
+    assert page.short(value) == told
