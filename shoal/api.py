@@ -11,10 +11,9 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
-import torch
 
 from shoal.arrays import (
     PART as PART,
@@ -52,6 +51,9 @@ from shoal.groups import (
     Rule as Rule,
     SharedParams as SharedParams,
 )
+
+if TYPE_CHECKING:  # protocols and plain data need no torch; whoever computes with it imports it
+    import torch
 
 
 @dataclass(frozen=True)
@@ -270,8 +272,7 @@ class ParamsReader(Protocol):
         """Return the latest (version, parameters), a private copy; None if not newer. Blocks before version 1, and on
         a lockstep port that has read the latest as often as allowed. The version of shards is that of the oldest."""
 
-    def newest(self) -> int:
-        """Return the number of the latest version; 0 before the first."""
+    def newest(self) -> int: ...  # number of the latest version; 0 before the first
 
 
 class Constant(Protocol):

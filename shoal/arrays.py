@@ -6,15 +6,17 @@ import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import numpy as np
-import torch
 
 from shoal.types import State as State
 
+if TYPE_CHECKING:  # whoever only reads the files of runs does without it
+    import torch
+
 Arrays = dict[str, np.ndarray]
-Tensors = dict[str, torch.Tensor]
+Tensors: TypeAlias = "dict[str, torch.Tensor]"
 UNIT = 16  # elements of float32 in a cache line
 OBS = "obs"  # the observation of a plain space, and of others what their names begin with, before a slash
 PART = "part"  # the field of a writer's part of divided parameters

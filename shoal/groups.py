@@ -5,12 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
-import torch
 
 from shoal.arrays import Arrays, Spec, Tensors
+
+if TYPE_CHECKING:
+    import torch
 
 __all__ = ["GROUPS", "Board", "PartsReader", "PartsWriter", "Reducer", "Rows", "Rule", "SharedParams"]
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import shlex
+import sys
+import textwrap
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -16,6 +18,7 @@ from shoal.runtime.interrupts import EXIT_CODES
 from shoal.settings.flags import choice, split
 from shoal.settings.ranges import Count, EpisodesOrNone, Natural, NonNegative, Parts, Replicas, UpToHalf
 from shoal.systems import is_known
+from shoal.terminal import OFF_TERMINAL
 from shoal.types import Values
 
 FLAGS: Values = {
@@ -115,8 +118,10 @@ def resume(path: Path, limits: Values, quiet: bool, trust: bool, chosen: monitor
     return tell(PopulationRun.reopen(path, steps, None if quiet else show, trust).go(chosen), quiet)
 
 
-def show(line: str) -> None:
-    print(line, flush=True)
+def show(sentence: str) -> None:
+    """Print a sentence as a run goes on; off a terminal, which would break it, in lines of bounded length."""
+    lines = [sentence] if sys.stdout.isatty() else textwrap.wrap(sentence, OFF_TERMINAL, subsequent_indent="    ")
+    print("\n".join(lines), flush=True)
 
 
 def tell(ended: Any, quiet: bool) -> int:

@@ -43,9 +43,10 @@ def serve(paths: list[Path], host: str, port: int | None, browse: bool) -> int:
     where = server.address(sock, host, secret)
     print(f"watching {', '.join(shown(path) for path in paths)}: {where}", flush=True)
     if host not in ("127.0.0.1", "localhost", "::1"):
+        number = sock.getsockname()[1]
         print(
             f"shoal: whoever reaches {host} and has this address can read these runs; nothing is encrypted "
-            "(an ssh tunnel is: `ssh -L 8787:127.0.0.1:8787 HOST`)",
+            f"(an ssh tunnel is: `ssh -L {number}:127.0.0.1:{number} HOST`)",
             file=sys.stderr,
         )
     if browse:

@@ -222,10 +222,9 @@ class Supervisor:
         if self._interrupts.count or (exitcode == 0 and self._arena.words[STOP // 8]):
             return  # it ended because the run does, a moment before the supervisor noticed
         self._failures.plan_restart(replica, exitcode, stepped=bool(self._arena.words[self._status(replica)]))
-        if replica.restart_at is not None:
-            self._aggregator.restarts += 1
-            if self._checkpoints is not None:
-                self._checkpoints.again(replica.label)
+        self._aggregator.failed(replica.label, restarted=replica.restart_at is not None)
+        if replica.restart_at is not None and self._checkpoints is not None:
+            self._checkpoints.again(replica.label)
 
     def _status(self, replica: Replica) -> int:
         return self._plan.status[replica.role.name] // 8 + replica.index * LINE

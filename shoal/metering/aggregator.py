@@ -34,7 +34,8 @@ class Snapshot:
     that is not in infos, as there are ``MOST_INFOS`` already ("": there is room); making: environment steps that are
     made and not counted in ``steps`` yet, as they belong to messages that are not complete; phases: role -> what each
     replica does at this moment (its phase, ``restarting`` or ``dead``), {} where the runtime cannot tell; moved:
-    channel -> items that were put into it since the launch.
+    channel -> items that were put into it since the launch; failed: replicas that failed since the launch -> what
+    became of them last, ``restarted`` or ``lost``.
     """
 
     row: int
@@ -62,6 +63,7 @@ class Snapshot:
     making: int = 0
     phases: dict[str, list[str]] = field(default_factory=dict)
     moved: dict[str, int] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
 
 
 class Observer(Protocol):
@@ -77,6 +79,7 @@ class Aggregator:
         self.counts: dict[str, int] = {}
         self.episodes = 0
         self.restarts = 0
+        self._failed: dict[str, str] = {}
         self.row = 0  # snapshots taken
         self._window: deque[tuple[float, int]] = deque(maxlen=WINDOW)
         self._infos: dict[str, deque[float]] = {}
@@ -91,6 +94,11 @@ class Aggregator:
         self._start = self._last = time.monotonic()
         self._last_counts = (0, 0)
         self._last_bytes = 0
+
+    def failed(self, replica: str, restarted: bool) -> None:
+        """Take in that a replica has failed, and whether it is restarted or the run goes on without it."""
+        self.restarts += restarted
+        self._failed[replica] = "restarted" if restarted else "lost"
 
     def add(self, role: str, telemetry: Telemetry, index: int = 0) -> None:
         for name, n in telemetry.counts.items():
@@ -178,6 +186,7 @@ class Aggregator:
             },
             fill=fill or {},
             restarts=self.restarts,
+            failed=dict(self._failed),
             memory=memory,
             new_episodes=self._new_episodes,
             phase_seconds={role: dict(phases) for role, phases in self._phase_seconds.items()},

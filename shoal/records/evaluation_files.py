@@ -16,8 +16,7 @@ from shoal.held import held
 from shoal.records.atomic_write import write_atomic
 from shoal.records.damage import read_json, reading
 from shoal.records.metric_files import append_row
-from shoal.records.param_files import index
-from shoal.records.tensor_files import save_tensors
+from shoal.records.tensor_files import index, save_tensors
 from shoal.untrusted import bounded_lines, open_text
 
 SCORES = ("mean", "std", "min", "max")

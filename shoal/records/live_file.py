@@ -14,7 +14,8 @@ NAME = "live.json"
 
 
 class LiveFile:
-    """Rewrites the file for each snapshot, or never if the runtime does not report on its replicas."""
+    """Rewrites the file for each snapshot, or never if the runtime reports on neither its replicas nor its
+    channels."""
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / NAME
@@ -22,7 +23,7 @@ class LiveFile:
 
     def update(self, snapshot: Snapshot) -> None:
         """Write the file for ``snapshot``. Raises OSError if it cannot be written."""
-        if not snapshot.phases:
+        if not snapshot.phases and not snapshot.moved:
             return
         before, self._before = self._before, snapshot
         rates: dict[str, float] = {}

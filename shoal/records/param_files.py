@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import json
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from shoal.api import ShoalError, Tensors
 from shoal.paths import shown
@@ -15,8 +12,8 @@ from shoal.records.atomic_write import write_atomic
 from shoal.records.checkpoint_params import ONE_OF_THEM, newest_params
 from shoal.records.damage import read_json, reading
 from shoal.records.report import Report
-from shoal.records.tensor_files import save_tensors
-from shoal.untrusted import RUN_FORMAT, brief, by_name, excerpt
+from shoal.records.tensor_files import index, save_tensors
+from shoal.untrusted import brief, by_name, excerpt
 
 MAX_READS = 5  # attempts to read parameters that a run replaces meanwhile
 NEWEST = "newest"  # folder of the parameters of a running training
@@ -29,16 +26,6 @@ def save_params(path: Path, report: Report) -> None:
         save_tensors(params, path / files[channel])
     facts = {"steps": report.steps, "updates": report.updates}
     write_atomic(path / "params.json", index(facts, files, report.params))
-
-
-def index(facts: Mapping[str, Any], files: Mapping[str, str], params: Mapping[str, Tensors]) -> str:
-    """Return the contents of ``params.json``: the ``facts``, and the file of each params channel with the types and
-    shapes of its tensors."""
-    channels = {
-        name: {"file": files[name], "tensors": {k: [str(v.dtype), list(v.shape)] for k, v in tensors.items()}}
-        for name, tensors in params.items()
-    }
-    return json.dumps({"format": RUN_FORMAT, **facts, "channels": channels}, indent=2) + "\n"
 
 
 def load_params(path: Path, channel: str | None = None) -> tuple[int, Tensors]:

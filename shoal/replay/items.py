@@ -3,56 +3,21 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
 
 import numpy as np
 import torch
 
-from shoal.api import Arrays, Batch, Field, ShoalError, Spec, WiringError
+from shoal.api import Arrays, Batch, ShoalError, Spec
 from shoal.types import State
-
-
-@dataclass(frozen=True)
-class ItemSpec:
-    """Options of a table of plain items. Every message brings a batch of items: the first axis of each of its fields
-    counts them.
-
-    capacity: the number of items that the table holds.
-    """
-
-    capacity: int
-
-    def items_per_insert(self, item: Spec) -> int:
-        """Return the number of items in one message. Raises WiringError if its fields disagree, or if the table is
-        smaller."""
-        rows = {name: f.shape[0] if f.shape else 0 for name, f in item.items()}
-        count = min(rows.values())
-        if max(rows.values()) != count or not count:
-            raise WiringError(f"a table of items needs fields with the same number of rows each, found {rows}")
-        if count > self.capacity:
-            raise WiringError(f"a table of {self.capacity} items cannot take {count} at a time")
-        return count
-
-    def arrays(self, item: Spec) -> dict[str, Field]:
-        """Return the fields that the table allocates."""
-        return {name: Field((self.capacity, *f.shape[1:]), f.dtype) for name, f in item.items()}
-
-    def nbytes(self, unroll: Spec, writers: int = 1) -> int:
-        """Return the bytes that the table allocates. The batches that it returns are not included."""
-        return sum(f.nbytes for f in self.arrays(unroll).values())
-
-    def build(self, unroll: Spec, writers: int, seed: int) -> ItemTable:
-        """Return a new table for messages of the spec ``unroll``. ``writers`` makes no difference."""
-        return ItemTable(self, unroll, seed)
 
 
 class ItemTable:
     """The table behind a channel of items (``api.Replay``). A sampled batch is a copy, valid for as long as it is
-    kept."""
+    kept. rows: the items of one message; fields: of the ``capacity`` items that the table holds."""
 
-    def __init__(self, spec: ItemSpec, item: Spec, seed: int) -> None:
-        self.rows, self.capacity = spec.items_per_insert(item), spec.capacity
-        self._arrays: Arrays = {name: np.zeros(f.shape, f.dtype) for name, f in spec.arrays(item).items()}
+    def __init__(self, rows: int, capacity: int, fields: Spec, seed: int) -> None:
+        self.rows, self.capacity = rows, capacity
+        self._arrays: Arrays = {name: np.zeros(f.shape, f.dtype) for name, f in fields.items()}
         self._lock, self._rng = threading.Lock(), np.random.default_rng(seed)
         self.inserted = self.sampled = self.size = 0
 

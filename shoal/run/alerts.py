@@ -1,4 +1,4 @@
-"""``--alert COMMAND``: calls a command when a run ends, fails, stalls or loses a replica (or a population a member)."""
+"""``--alert COMMAND``: calls a command when a run ends, fails, stalls or loses replicas (or a population members)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -23,6 +23,7 @@ AFTER = 300.0  # seconds without progress after which a run is reported as stall
 FALL = 0.5  # share of the return's gain whose loss is reported
 LISTEN_SECONDS = 5.0  # longest time between two checks of a hanging runtime
 COMMAND_SECONDS = 30.0  # seconds after which a command is killed
+MOST_NAMED = 3  # failed replicas in a sentence; more are counted
 PATIENCE_SECONDS = 3.0  # seconds at the end of a run before it reports that it waits for a command
 
 log = logging.getLogger("shoal.run")
@@ -30,18 +31,18 @@ log = logging.getLogger("shoal.run")
 
 class Alarm:
     """An observer of a run that calls ``command`` by the shell, with a sentence as its last argument, at most once for
-    each cause. The command's environment contains ``SHOAL_ALERT`` (ended, failed, stalled, fell, restarted) and
-    ``SHOAL_RUN``, the run's directory.
+    each cause. The command's environment contains ``SHOAL_ALERT`` (ended, failed, stalled, fell, restarted,
+    lost) and ``SHOAL_RUN``, the run's directory.
 
     As a context manager it reports how the run ended. A second shell process reports if this process is killed.
 
-    after: seconds of training without a step, or with a return that has lost half of its gain, before an alert. part:
-    what a restart restarts, in words. A command that fails, cannot be started, or has not ended after
-    ``COMMAND_SECONDS`` (it is then killed with its process group) causes a warning.
+    after: seconds of training without a step, or with a return that has lost half of its gain, before an alert. A
+    command that fails, cannot be started, or has not ended after ``COMMAND_SECONDS`` (it is then killed with its
+    process group) causes a warning.
     """
 
-    def __init__(self, command: str, path: Path, after: float = AFTER, part: str = "a replica") -> None:
-        self._command, self._path, self._after, self._part = command, path, after, part
+    def __init__(self, command: str, path: Path, after: float = AFTER) -> None:
+        self._command, self._path, self._after = command, path, after
         self._told: set[Hashable] = set()
         self._running: list[tuple[subprocess.Popen[bytes], float]] = []  # with the monotonic seconds of its deadline
         self._telling = threading.Lock()
@@ -58,10 +59,21 @@ class Alarm:
             self._steps, self._moved = steps, seconds
         elif seconds - self._moved >= self._after:
             self._tell("stalled", steps, f"no step for {seconds - self._moved:.0f} s, at {counted(steps, 'step')}")
-        if row.get("restarts"):
-            self._tell("restarted", None, f"{self._part} failed and was restarted, at {counted(steps, 'step')}")
         if (score := row.get("episode_return")) is not None and math.isfinite(score):
             self._look(float(score), seconds)
+
+    def failed(self, parts: Mapping[str, str]) -> None:
+        """Report replicas or members that failed, those of one look together and each once. parts: name -> what became
+        of it, ``restarted`` or ``lost``."""
+        for what, became in (("restarted", "restarted"), ("lost", "given up")):
+            with self._telling:
+                new = [name for name, fate in parts.items() if fate == what and (what, name) not in self._told]
+                self._told.update((what, name) for name in new)
+            if new:
+                named = ", ".join(new[:MOST_NAMED]) + (f" and {len(new) - MOST_NAMED} more" if new[MOST_NAMED:] else "")
+                were = "was" if len(new) == 1 else "were"
+                at = counted(max(0.0, self._steps), "step")
+                self._tell(what, tuple(new), f"{named} failed and {were} {became}, at {at}")
 
     def _look(self, score: float, seconds: float) -> None:
         """Report a return that has fallen and remains low."""
@@ -113,6 +125,7 @@ class Alarm:
         if self._survivor is not None:
             self._survivor.communicate(b"\n")
         self._wait(PATIENCE_SECONDS)
+        self._collect()
         if self._running:
             _warn(f"waiting at most {COMMAND_SECONDS:.0f} s for the command of --alert to end")
             self._wait(COMMAND_SECONDS)

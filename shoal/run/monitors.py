@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -43,6 +43,11 @@ class Monitors:
         for observer in self.observers:
             observer(dict(row))
 
+    def failed(self, parts: Mapping[str, str]) -> None:
+        """Report members of a population that failed, see ``Alarm.failed``."""
+        if self.alarm is not None:
+            self.alarm.failed(parts)
+
     def ended(self, run: Ended) -> Ended:
         """Report the ``ending`` of a run that ended normally, and return the run."""
         if self.alarm is not None:
@@ -74,9 +79,9 @@ class MonitorOptions:
         expect(bool, self.watch, "--watch" if self.flags else "'watch'")
 
     @contextlib.contextmanager
-    def running(self, path: Path, part: str = "a replica") -> Iterator[Monitors]:
+    def running(self, path: Path) -> Iterator[Monitors]:
         """Yield the monitors of the run in the directory ``path`` within the block; of several ranks, only the first
-        has any. part: what a restart restarts, in words."""
+        has any."""
         if ranks.follows() or (self.alert is None and not self.watch):
             yield Monitors()
             return
@@ -89,7 +94,7 @@ class MonitorOptions:
                 print(f"shoal: watch this run at {page_of_it.address}", file=sys.stderr)
             alarm = None
             if self.alert is not None:
-                alarm = stack.enter_context(Alarm(self.alert, path, self.alert_after or AFTER, part))
+                alarm = stack.enter_context(Alarm(self.alert, path, self.alert_after or AFTER))
                 observers.append(alarm)
             yield Monitors(observers, alarm)
 

@@ -44,6 +44,8 @@ class Observers:
                 return
             try:
                 answer = function(dict(row))
+                if isinstance(function, Alarm):
+                    function.failed(snapshot.failed)
             except Exception as error:  # noqa: BLE001 - a user's function may raise anything
                 self._failed = (_name(function), error)
             else:

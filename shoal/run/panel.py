@@ -12,7 +12,7 @@ from shoal.untrusted import one_line
 FIRST = ("time", "steps", "return", "bottleneck", "updates", "first update", "alert", "evaluation", "policy lag",
          "samples per insert", "restarts", "not improved", "fill", "memory", "episodes")  # fmt: skip
 WRAPPED = ("alert", "not improved")  # sentences of at most two lines
-KEY, LEAST_KEY = 18, 12  # columns of a figure's name, and of a narrow window's
+KEY, LEAST_KEY = 19, 12  # columns of a figure's name, and of a narrow window's
 CELL = 38  # columns of one metric in a row of several
 TALL = 34  # rows of a window that has room for the heading
 BARS = "▁▂▃▄▅▆▇█"

@@ -292,6 +292,8 @@ class Progress:
         after = f"after about {counted(self.first, 'step')}"
         if not made or not s.seconds:
             return f"{after}: environments start"
+        if made >= self.first:
+            return f"{after}, which are done"
         return f"{after}, in {clock(max(0.0, self.first - made) * s.seconds / made)} at this pace"
 
     def _panel(self, snapshot: Snapshot | None) -> Any:

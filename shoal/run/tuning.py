@@ -98,7 +98,7 @@ class Study:
         self.path.mkdir(parents=True, mode=0o700, exist_ok=True)
         study = self.open()
         self._check()
-        with monitors.running(self.path, part="a trial") as active:
+        with monitors.running(self.path) as active:
             slots = fitting(min(slots, trials), tell)
             return active.ended(self._search(study, trials, slots, tell, _Rows(self.path, active)))
 
@@ -226,7 +226,7 @@ class _Rows:
         if not self._monitors.observers:
             return
         seconds = time.monotonic() - self._began
-        self._monitors.row({"seconds": seconds, "steps": self._steps(), "restarts": 0, "episode_return": self.best})
+        self._monitors.row({"seconds": seconds, "steps": self._steps(), "episode_return": self.best})
 
     def _steps(self) -> int:
         total = sum(self._over.values())

@@ -24,7 +24,7 @@ class SerialQueue:
     def __init__(self, channel: Channel, writers: int):
         self.channel = channel
         self.queues: list[deque[tuple[int, Arrays]]] = [deque() for _ in range(writers)]  # (version, item)
-        self.turn = 0
+        self.turn = self.moved = 0  # moved: items that were put since the launch
 
     def fill(self) -> float:
         return sum(map(len, self.queues)) / (len(self.queues) * self.channel.capacity)
@@ -90,6 +90,7 @@ class SerialWriter:
                 self.target.add(arrays, self.index, self.generation)
         else:
             self.target.queues[self.index].append((version, arrays))
+        self.target.moved += 1
 
 
 class SerialSlot:
@@ -175,6 +176,7 @@ class SerialReplay:
         of = [len(range(r, writers, len(seeds))) for r in range(len(seeds))]
         self.tables = [channel.table.build(channel.spec, n, seed) for n, seed in zip(of, seeds, strict=True)]
         self.limiter = RateLimiter(channel.ratio, channel.table.items_per_insert(channel.spec))
+        self.moved = 0
 
     def can_insert(self, writer: int) -> bool:
         table = self.tables[writer % len(self.tables)]

@@ -23,6 +23,10 @@ class DividedQueue:
     def fill(self) -> float:
         return sum(part.fill() for part in self.parts) / len(self.parts)
 
+    @property
+    def moved(self) -> int:
+        return max(part.moved for part in self.parts)
+
     def state_dict(self) -> State:
         return {"parts": [part.state_dict() for part in self.parts]}
 

@@ -21,7 +21,7 @@ from shoal.runtime import memory
 from shoal.runtime.interrupts import Interrupts
 from shoal.runtime.launch import CannotGoOn, Launch, Report, run_from_newest
 from shoal.serial import checkpoint, generators
-from shoal.serial.channels import SerialQueue
+from shoal.serial.channels import SerialQueue, SerialReplay
 from shoal.serial.divided import DividedQueue
 from shoal.serial.instance import Instance, Published, Replica
 
@@ -167,9 +167,11 @@ class _Run:
 
     def _tell(self, observers: Sequence[Observer], aggregator: Aggregator) -> None:
         if observers:
-            queues = self.instance.channels.items()
-            fill = {name: c.fill() for name, c in queues if isinstance(c, (SerialQueue, DividedQueue))}
+            channels = self.instance.channels.items()
+            fill = {name: c.fill() for name, c in channels if isinstance(c, (SerialQueue, DividedQueue))}
             snapshot = aggregator.snapshot(fill, memory.used())
+            moving = (SerialQueue, DividedQueue, SerialReplay)
+            snapshot.moved = {name: c.moved for name, c in channels if isinstance(c, moving)}
             for observer in observers:
                 observer.update(snapshot)
 

@@ -7,6 +7,7 @@ import ipaddress
 import secrets
 import socket
 from collections.abc import Iterable
+from email.utils import formatdate
 from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qs, urlsplit
 
@@ -48,7 +49,7 @@ class Guard:
         async def guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
-                for name, value in HEADERS.items():
+                for name, value in {**HEADERS, "date": formatdate(usegmt=True)}.items():
                     headers.setdefault(name, value)
             await send(message)
 

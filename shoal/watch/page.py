@@ -33,7 +33,7 @@ def state(name: str, run: RunFiles) -> Values:
     last = run.performance.columns.last | run.metrics.columns.last
     recorded = metrics(run)
     names = {metric["name"] for metric in recorded}
-    picture = run.picture()
+    picture, evaluated, best = run.picture(), run.evaluations(), run.best()
     shares = shares_of(run.performance.columns)
     drawn, parts = moving.program(run, picture, shares, status == "running")
     return {
@@ -44,8 +44,8 @@ def state(name: str, run: RunFiles) -> Values:
         "figures": figures(run, facts, report, status), "svg": drawn, "parts": parts,
         "text": printable(run.drawing()) if picture is None else "", "row": last.get("row", 0),
         "metrics": recorded, "first": [name for name in FIRST if name in names],
-        "evaluations": [{name: cell(text) for name, text in row.items()} for row in run.evaluations()],
-        "best": run.best(), "videos": run.videos(),
+        "evaluations": [{name: cell(text) for name, text in row.items()} for row in evaluated],
+        "best": best | {"row": best_row(evaluated, best)}, "videos": run.videos(),
         "events": [{"when": e.when, "level": e.level, "text": printable(e.text)} for e in reversed(run.events())],
         "checkpoints": [{"steps": steps, "when": clock_time(when)} for steps, when in run.checkpoints()],
         "facts": about(run, facts), "config": settings(facts), "logs": run.logs(), "problems": dict(run.problems),
@@ -77,6 +77,12 @@ def cell(text: str) -> str:
     """Return the cell of a table in few digits if it holds a number."""
     value = as_number(text)
     return short(value) if math.isfinite(value) else text
+
+
+def best_row(rows: Sequence[Mapping[str, str]], best: Mapping[str, Any]) -> int | None:
+    """Return the index of the evaluation whose parameters are kept as the best; None where no row is of its steps."""
+    found = [i for i, row in enumerate(rows) if "steps" in best and as_number(row.get("steps")) == best["steps"]]
+    return max(found, default=None)
 
 
 def time_left(facts: Mapping[str, Any], last: Mapping[str, float]) -> tuple[float, float] | None:

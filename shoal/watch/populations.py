@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from shoal.untrusted import excerpt, markup, table_rows
 from shoal.watch.charts import INK, figure, line, listed
 from shoal.watch.files import RunFiles, as_dict, as_number
 from shoal.watch.folder import Folder
-from shoal.watch.page import about, settings, short
+from shoal.watch.page import about, cell, settings
 
 Row = dict[str, str]
 OWN = ("member", "step", "score", "seconds")  # columns of scores.csv that are no hyperparameters
@@ -30,21 +31,18 @@ def state(name: str, folder: Folder) -> Values:
     """Return what a page shows of a population, as JSON."""
     problems: dict[str, str] = {}
     scores, copies = (_rows(folder, file, problems) for file in ("scores.csv", "lineage.csv"))
-    members: dict[int, list[Row]] = {}
-    for row in scores:
-        index = as_number(row.get("member"))
-        if math.isfinite(index):
-            members.setdefault(int(index), []).append(row)
+    members = _members(scores)
     names = [column for column in (scores[0] if scores else ()) if column not in OWN][:MOST_HYPERPARAMETERS]
     kept = dict(sorted(members.items())[:MOST_MEMBERS])
     facts, made = _facts(folder, problems), RunFiles(folder.path)
     return {
         "name": name, "path": str(folder.path), "members": len(members), "copies": len(copies), "problems": problems,
         "columns": ["member", "steps", "score", *names],
-        "rows": [[str(i), rows[-1].get("step", ""), rows[-1].get("score", ""), *(rows[-1].get(n, "") for n in names)]
+        "rows": [[str(i), *(cell(newest(rows, column)) for column in ("step", "score", *names))]
                  for i, rows in kept.items()],
-        "lineage": [[f"{c.get('child', '')}", f"{c.get('parent', '')}", c.get("step", ""), _short(c.get("score", "")),
-                     _short(c.get("parent_score", ""))] for c in copies[::-1][:500]],
+        "lineage": [[c.get("child", ""), c.get("parent", ""),
+                     *(cell(c.get(column, "")) for column in ("step", "score", "parent_score"))]
+                    for c in copies[::-1][:500]],
         "figures": [_figure(column, kept, copies) for column in ("score", *names)] if kept else [],
         "facts": about(made, facts),
         "config": settings({"config": facts.get("values"), "origins": facts.get("origins")}),
@@ -64,9 +62,19 @@ def _facts(folder: Folder, problems: dict[str, str]) -> Values:
     return facts
 
 
-def _short(cell: str) -> str:
-    value = as_number(cell)
-    return short(value) if math.isfinite(value) else cell
+def _members(scores: Sequence[Row]) -> dict[int, list[Row]]:
+    """The rows of each member."""
+    members: dict[int, list[Row]] = {}
+    for row in scores:
+        index = as_number(row.get("member"))
+        if math.isfinite(index):
+            members.setdefault(int(index), []).append(row)
+    return members
+
+
+def newest(rows: Sequence[Row], column: str) -> str:
+    """Return the last cell of a column that holds anything: a turn in which no episode ends has no score."""
+    return next((found for row in reversed(rows) if (found := row.get(column, ""))), "")
 
 
 def entry(folder: Folder) -> Values:
@@ -74,9 +82,11 @@ def entry(folder: Folder) -> Values:
     facts: Values = {}
     with contextlib.suppress(OSError, ValueError):
         facts = folder.json("population.json")
-    newest: dict[str, Row] = {row["member"]: row for row in _rows(folder, "scores.csv", {}) if "member" in row}
-    scores = [score for row in newest.values() if math.isfinite(score := as_number(row.get("score")))]
-    steps = [made for row in newest.values() if math.isfinite(made := as_number(row.get("step")))]
+    members = _members(_rows(folder, "scores.csv", {}))
+    scores, steps = (
+        [value for rows in members.values() if math.isfinite(value := as_number(newest(rows, column)))]
+        for column in ("score", "step")
+    )
     values = as_dict(facts.get("values"))
     return {
         "system": f"population of {facts.get('system', '?')}", "env": values.get("env", ""),

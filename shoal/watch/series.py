@@ -32,7 +32,7 @@ class Columns:
 
     def __init__(self, carries: bool = False) -> None:
         self._carries, self._held = carries, dict[str, float]()
-        self.names: dict[str, int] = {}
+        self.names = {"row": 0}  # name -> column; this one has room whatever names a file brings
         self._data = np.full((2 * MOST_ROWS, 16), np.nan)
         self.used, self.stride = 0, 1
         self.last: dict[str, float] = {}  # the newest value of each name
@@ -42,6 +42,8 @@ class Columns:
     def add(self, row: dict[str, float]) -> None:
         """Take the next row, which has a number ``row``."""
         number = row["row"]
+        if not row.keys() <= self.names.keys():
+            row = self._with_room(row)
         self.last_row = row
         self.last.update(row)
         self.known_at.update(dict.fromkeys(row, number))
@@ -54,15 +56,17 @@ class Columns:
             return
         self._held = {}
         for name, value in row.items():
-            at = self.names.get(name)
-            if at is None:
-                if len(self.names) >= MOST_COLUMNS:
-                    continue
-                at = self.names[name] = len(self.names)
-                if at == self._data.shape[1]:
-                    self._data = np.hstack([self._data, np.full_like(self._data, np.nan)])
-            self._data[self.used, at] = value
+            self._data[self.used, self.names[name]] = value
         self.used += 1
+
+    def _with_room(self, row: dict[str, float]) -> dict[str, float]:
+        """Add columns for the new names of a row, and return the row without those for which there is no room."""
+        for name in row:
+            if name not in self.names and len(self.names) < MOST_COLUMNS:
+                self.names[name] = len(self.names)
+                if len(self.names) > self._data.shape[1]:
+                    self._data = np.hstack([self._data, np.full_like(self._data, np.nan)])
+        return {name: value for name, value in row.items() if name in self.names}
 
     def _halve(self) -> None:
         """Leave out every second row."""
@@ -134,19 +138,21 @@ class Table:
         for line in _lines(file):
             end += len(line)
             self._take(line)
-        if end != self._at:
-            self._at = end
-            file.seek(max(0, end - SEAM))
-            self._seam = file.read(min(SEAM, end))
+        self._at = end
+        file.seek(max(0, end - SEAM))
+        self._seam = file.read(min(SEAM, end))
 
     def _same(self, file: BinaryIO) -> bool:
         file.seek(max(0, self._at - SEAM))
         return file.read(min(SEAM, self._at)) == self._seam
 
     def _sample(self, file: BinaryIO, size: int) -> None:
-        """Read lines at even distances, up to the last ``END`` bytes, which are then read whole."""
-        end, endless = size - END, 0
+        """Read lines at even distances, up to the last ``END`` bytes, which are then read whole. No byte is read twice,
+        however long the lines are."""
+        end, read, endless = size - END, 0, 0
         for position in np.linspace(0, end, SAMPLES, endpoint=False).astype(int):
+            if position < read:
+                continue
             file.seek(int(position))
             if position:
                 endless += len(file.readline(MOST_LINE)) == MOST_LINE
@@ -154,8 +160,10 @@ class Table:
                 break  # it is no table, such as a file with holes, and the rest would take a minute
             if line := file.readline(MOST_LINE):
                 self._take(line)
-        file.seek(end)
-        file.readline(MOST_LINE)
+            read = file.tell()
+        file.seek(max(end, read))
+        if read <= end:
+            file.readline(MOST_LINE)
         self._at = file.tell()
         if len(numbers := self.columns.column("row")) > 1:
             distance = max(1.0, (numbers[-1] - numbers[0]) / len(numbers))

@@ -191,6 +191,7 @@ def make_server(directories: list[Path], secret: str, host: str) -> uvicorn.Serv
 
     from shoal.watch.catalogue import Catalogue
     from shoal.watch.connection import Connection, Sparse
+    from shoal.watch.quiet import QuietServer
 
     app = application(Site(Catalogue(directories)), secret, host)
     config = uvicorn.Config(
@@ -199,4 +200,4 @@ def make_server(directories: list[Path], secret: str, host: str) -> uvicorn.Serv
     )  # fmt: skip
     for name in ("uvicorn.error", "asyncio"):  # which write a line for every connection that is none
         logging.getLogger(name).addFilter(Sparse())
-    return uvicorn.Server(config)
+    return QuietServer(config)

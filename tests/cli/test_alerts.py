@@ -62,7 +62,7 @@ def eventually(true: Callable[[], object]) -> None:
 
 
 def row(seconds: float, steps: int, **more: Any) -> dict[str, Any]:
-    return {"seconds": seconds, "steps": steps, "restarts": 0, **more}
+    return {"seconds": seconds, "steps": steps, **more}
 
 
 def kinds(tmp_path: Path, rows: list[dict[str, Any]], after: float = 10.0) -> list[str]:
@@ -95,8 +95,28 @@ def test_a_return_that_has_lost_half_of_its_gain_for_long_is_told_of_once(
     assert kinds(tmp_path, rows) == expected
 
 
-def test_replicas_that_fail_again_and_again_are_told_of_once(tmp_path: Path) -> None:
-    assert kinds(tmp_path, [row(i, i, restarts=i) for i in range(5)]) == ["restarted"]
+@pytest.mark.parametrize("looks, expected", [
+    ([{}, {}], []),
+    ([{"actor[1]": "restarted"}] * 5, ["restarted|actor[1] failed and was restarted, at 7 steps"]),
+    ([{"actor[1]": "restarted"}, {"actor[1]": "restarted", "actor[0]": "restarted"}],
+     [f"restarted|actor[{i}] failed and was restarted, at 7 steps" for i in (1, 0)]),
+    ([{f"actor[{i}]": "restarted" for i in range(5)}],
+     ["restarted|actor[0], actor[1], actor[2] and 2 more failed and were restarted, at 7 steps"]),
+    ([{"evaluator[0]": "restarted"}, {"evaluator[0]": "lost"}, {"evaluator[0]": "lost"}],
+     [f"{kind}|evaluator[0] failed and was {fate}, at 7 steps"
+      for kind, fate in (("restarted", "restarted"), ("lost", "given up"))]),
+])  # fmt: skip
+def test_each_replica_that_fails_is_told_of_once_and_those_of_one_look_together(
+    tmp_path: Path, looks: list[dict[str, str]], expected: list[str]
+) -> None:
+    with Alarm(command(tmp_path / "noted"), tmp_path / "run") as alarm:
+        alarm(row(0, 7))
+        for failed in looks:
+            alarm.failed(failed)
+            for process, _ in [*alarm._running]:
+                process.wait()
+    found = [line.split("|") for line in noted(tmp_path / "noted")]
+    assert [f"{kind}|{told.removeprefix('run: ')}" for kind, _, told in found] == expected
 
 
 @pytest.mark.parametrize("bad, said", [("exit 3;", "exit code 3"), ("no_such_command_anywhere", "exit code 127")])
@@ -104,7 +124,7 @@ def test_a_command_that_fails_costs_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, bad: str, said: str
 ) -> None:
     with caplog.at_level(logging.WARNING, "shoal"), Alarm(bad, tmp_path) as alarm:
-        alarm(row(0, 1, restarts=1))
+        alarm.failed({"actor[0]": "restarted"})
     assert said in caplog.text
 
 
@@ -122,11 +142,11 @@ def test_a_command_that_hangs_is_killed_with_what_it_started_and_told_of(
             alarm.ended = "steps"
         else:
             with alarm.listening(time.monotonic):
-                alarm(row(0, 1, restarts=1))
+                alarm.failed({"actor[0]": "restarted"})
                 eventually(lambda: noted(noting))
 
                 def quiet() -> bool:
-                    alarm(row(1, 2, restarts=1))
+                    alarm(row(1, 2))
                     return not alarm._running
 
                 eventually(quiet)
@@ -145,6 +165,14 @@ def _members(group: int) -> list[int]:
     return out
 
 
+def test_a_command_that_ends_soon_is_not_said_to_be_waited_for(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with caplog.at_level(logging.WARNING, "shoal"), Alarm("true", tmp_path) as alarm:
+        alarm.ended = "steps"
+    assert not caplog.text + capsys.readouterr().err
+
+
 def test_a_command_that_cannot_be_started_costs_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -153,7 +181,7 @@ def test_a_command_that_cannot_be_started_costs_a_warning(
 
     monkeypatch.setattr(subprocess, "Popen", refuse)
     with caplog.at_level(logging.WARNING, "shoal"), Alarm("true", tmp_path) as alarm:
-        alarm(row(0, 1, restarts=1))
+        alarm.failed({"actor[0]": "restarted"})
     assert "cannot be started" in caplog.text
 
 
@@ -271,7 +299,7 @@ def test_a_population_tells_of_its_end_and_of_its_resumed_end(tmp_path: Path) ->
 def test_a_population_shows_those_beside_it_its_steps_and_failed_members(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rows: list[dict[str, Any]] = []
+    rows, torn = list[dict[str, Any]](), list[int]()
     show, wait = Alarm.__call__, Slots.wait
 
     def shown(self: Alarm, row: dict[str, Any]) -> None:
@@ -281,8 +309,10 @@ def test_a_population_shows_those_beside_it_its_steps_and_failed_members(
     def waited(self: Slots, **limits: Any) -> list[Any]:
         """The first slice that is done counts as failed; the first look comes while it goes on, however short it is."""
         done = wait(self, **(limits if rows else {"timeout": 0.0}))
-        failed = any(row["restarts"] for row in rows)
-        return done if failed else [(index, reached, "RuntimeError: torn") for index, reached, _ in done]
+        if torn:
+            return done
+        torn.extend(index for index, *_ in done)
+        return [(index, reached, "RuntimeError: torn") for index, reached, _ in done]
 
     monkeypatch.setattr(Alarm, "__call__", shown)
     monkeypatch.setattr(Slots, "wait", waited)
@@ -291,7 +321,7 @@ def test_a_population_shows_those_beside_it_its_steps_and_failed_members(
     steps = [row["steps"] for row in rows]
     assert steps[0] < 150 and 600 <= steps[-1] < 700 and 5 < rows[-1]["episode_return"] < 100
     kinds = [line.split("|") for line in noted(tmp_path / "noted")]
-    assert [kind for kind, *_ in kinds] == ["restarted", "ended"] and "a member failed" in kinds[0][2]
+    assert [kind for kind, *_ in kinds] == ["restarted", "ended"] and f"member {torn[0]} failed" in kinds[0][2]
 
 
 @pytest.mark.parametrize("wrong, says", [

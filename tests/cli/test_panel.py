@@ -216,3 +216,31 @@ def test_the_panel_of_a_run_elsewhere_goes_on_where_it_was_resumed_from_an_earli
     monkeypatch.setattr(elsewhere.time, "sleep", sleep)
     assert elsewhere.show(path) == 0
     assert shown[:2] == [9, 5]
+
+
+def test_names_of_figures_have_room_in_a_window_of_eighty_columns() -> None:
+    assert all(panel._row(name, "1", 76).split("  ")[0].rstrip("1 ") == name for name in panel.FIRST)
+
+
+@pytest.mark.parametrize("steps, told", [
+    (0, "after about 100 steps: environments start"), (50, "after about 100 steps, in 0:10 at this pace"),
+    (100, "after about 100 steps, which are done"), (1_751, "after about 100 steps, which are done"),
+])  # fmt: skip
+def test_the_first_update_is_awaited_until_its_steps_are_done(steps: int, told: str) -> None:
+    progress = Progress("r2d2", ENV, Stop(), file=io.StringIO(), first=100.0)
+    assert progress._awaited(snapshot(1, seconds=10.0, steps=steps)) == told
+
+
+@pytest.mark.parametrize("text, most, cut", [
+    ("fits", 4, "fits"), ("one two three", 8, "one two…"), ("one two three", 9, "one two…"),
+    ("a " + "b" * 50, 30, "a " + "b" * 27 + "…"),
+])  # fmt: skip
+def test_a_line_is_cut_between_words_unless_little_would_be_left(text: str, most: int, cut: str) -> None:
+    assert panel._cut(text, most) == cut
+
+
+def test_three_roles_keep_their_lines_beside_many_figures() -> None:
+    figures = [(name, str(value)) for name, value in MANY.items()]
+    shown = [text for _, text in panel.lines([], figures, {f"role-{i}": "env 100%" for i in range(5)}, "", 76, 10)]
+    assert [text.split()[0] for text in shown[-3:]] == ["role-0", "role-1", "role-2"]
+    assert shown[6] == "and 28 more figures", "6 lines of 2 are shown of 40"

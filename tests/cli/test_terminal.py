@@ -8,6 +8,7 @@ import sys
 import pytest
 from rich.table import Table
 
+from shoal.cli.population import show
 from shoal.terminal import RESET, Plain, cell, print_table
 
 
@@ -41,3 +42,15 @@ def test_text_has_its_control_characters_written_out_and_a_reset_of_styles_left_
     plain = Plain(shown)
     assert plain.write(RESET) == len(RESET) and plain.write("a\x1b[0mb\n") == 7
     assert shown.getvalue() == "a\\x1b[0mb\n"
+
+
+@pytest.mark.parametrize("terminal, lines", [(True, 1), (False, 2)])
+def test_what_a_population_tells_has_lines_of_bounded_length_off_a_terminal(
+    terminal: bool, lines: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal)
+    sentence = "member 1 has had too few episodes, " * 6
+    show(sentence.rstrip())
+    found = capsys.readouterr().out.splitlines()
+    assert len(found) == lines and " ".join(line.strip() for line in found) == sentence.rstrip()
+    assert terminal or max(map(len, found)) <= 160

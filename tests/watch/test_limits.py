@@ -14,7 +14,7 @@ import pytest
 
 from shoal.api import UsageError
 from shoal.program.picture import RolePicture
-from shoal.watch import series, server
+from shoal.watch import page, series, server
 from shoal.watch.folder import Folder
 from shoal.watch.series import Columns, Table, row_of
 
@@ -114,8 +114,10 @@ def test_what_the_last_row_that_is_left_out_knew_is_carried_on(small: None) -> N
 def test_there_are_so_many_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(series, "MOST_COLUMNS", 3)
     columns = Columns()
-    columns.add({"row": 0.0, "a": 1.0, "b": 2.0, "c": 3.0})
-    assert list(columns.names) == ["row", "a", "b"] and columns.last["c"] == 3.0
+    for number in range(3):
+        columns.add({"a": 1.0, "b": 2.0, "c": 3.0, f"new_{number}": 4.0, "row": float(number)})
+    assert list(columns.names) == ["row", "a", "b"] and columns.column("row").tolist() == [0.0, 1.0, 2.0]
+    assert columns.last == {"a": 1.0, "b": 2.0, "row": 2.0} and columns.known_at.keys() == columns.last.keys()
 
 
 @pytest.mark.parametrize(
@@ -180,3 +182,39 @@ def test_a_picture_tells_rates_in_bytes_and_names_some_of_those_that_are_down() 
     for down, more in ((19, ""), (20, ""), (21, " and 1 more")):
         (told,) = (text for what, text in moving._role(role, {}, ["dead"] * down) if what == "not at work")
         assert told.count("dead") == min(down, 20) and told.endswith("dead" + more)
+
+
+@pytest.mark.parametrize("content", [
+    b'{"row": 1, "x": "' + b"a" * 100_000 + b'"}\n',
+    b"".join(b'{"row": %d, "x": "' % row + b"a" * 700 + b'"}\n' for row in range(100)),
+    b'{"row": 1}\n' * 10_000,
+])  # fmt: skip
+def test_a_large_file_is_read_once_however_long_its_lines_are(
+    content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (("LARGE", 10_000), ("SAMPLES", 1_000), ("END", 1_000), ("MOST_LINE", 1_000)):
+        monkeypatch.setattr(series, name, value)
+    parsed: list[int] = []
+    monkeypatch.setattr(series, "row_of", lambda line: parsed.append(len(line)) or row_of(line))
+    (tmp_path / "metrics.jsonl").write_bytes(content)
+    table = Table(Folder(tmp_path), "metrics.jsonl")
+    table.refresh()
+    assert 0 < sum(parsed) <= len(content)
+    parsed.clear()
+    table.refresh()
+    assert not parsed, "nothing of it is read again"
+    with (tmp_path / "metrics.jsonl").open("ab") as file:
+        file.write(b'{"row": 100000, "x": 5}\n')
+    assert table.refresh().last["x"] == 5.0 and len(parsed) == 1
+
+
+def test_a_rate_is_the_mean_of_the_rows_that_know_it() -> None:
+    columns = Columns()
+    for number, rate in enumerate((2.0, None, 4.0)):
+        columns.add({"row": float(number)} | ({} if rate is None else {"rate": rate}))
+    assert columns.rate("rate") == 3.0
+
+
+@pytest.mark.parametrize("value, told", [(1234.5, "1,234"), (999.96, "1000"), (12.0, "12"), (0.123456, "0.1235")])
+def test_large_numbers_have_separators_and_small_ones_four_digits(value: float, told: str) -> None:
+    assert page.short(value) == told

@@ -12,6 +12,9 @@ import numpy as np
 import pytest
 from noted import noted
 
+import shoal
+from shoal.metering.aggregator import Snapshot
+from shoal.records.live_file import LiveFile
 from shoal.records.metric_files import MetricFiles
 from shoal.records.run_lock import RunLock
 from shoal.watch import charts, page, series
@@ -409,7 +412,7 @@ def test_a_population_has_its_scores_its_lineage_and_its_hyperparameters(tmp_pat
     path.mkdir()
     (path / "population.json").write_text("{}")
     (path / "scores.csv").write_text(
-        "member,step,score,seconds,learning_rate\n0,10,1,1,0.1\n1,10,5,1,0.2\n0,20,6,2,0.3\n"
+        "member,step,score,seconds,learning_rate\n0,10,1,1,0.1\n1,10,5,1,0.2\n0,20,6,2,0.3\n1,2000,,2,0.000248832\n"
     )
     (path / "lineage.csv").write_text(
         "child,parent,step,parent_step,score,parent_score,before/learning_rate,after/learning_rate\n0,1,10,10,1,5,0.1,0.3\n"
@@ -421,6 +424,7 @@ def test_a_population_has_its_scores_its_lineage_and_its_hyperparameters(tmp_pat
         "6",
         "0.3",
     ]
+    assert state["rows"][1] == ["1", "2,000", "5", "0.0002488"], "of the last turn that had a score"
     score, rate = state["figures"]
     assert score["data"][0]["y"] == [1, None, 5, 6], "its line ends, and goes on from the other's score"
     assert rate["layout"]["yaxis"]["type"] == "log" and rate["data"][0]["y"] == [0.1, None, 0.3, 0.3]
@@ -448,3 +452,37 @@ def test_the_list_tells_of_a_run_that_ends_and_of_one_that_goes_on_again(tmp_pat
     found.append(site.listing()["runs"][0]["state"])
     lock.release()
     assert found[1:] == ["steps", "running"] and found[0] in ("running", "killed")
+
+
+@pytest.mark.parametrize("rows, best, expected", [
+    ([], {}, None), ([{"steps": "100"}], {}, None), ([{"steps": "100"}], {"steps": 100}, 0),
+    ([{"steps": "99999.6"}, {"steps": "100000"}], {"steps": 100_000}, 1),
+    ([{"steps": "7"}, {"steps": "nan"}, {"mean": "7"}, {"steps": "7"}], {"steps": 7}, 3),
+])  # fmt: skip
+def test_the_best_evaluation_is_found_by_its_steps_as_they_are_in_the_file(
+    rows: list[dict[str, str]], best: dict[str, int], expected: int | None
+) -> None:
+    assert page.best_row(rows, best) == expected
+
+
+def test_a_serial_run_counts_what_its_channels_move(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Snapshot] = []
+    monkeypatch.setattr(LiveFile, "update", lambda self, snapshot: seen.append(snapshot))
+    shoal.train(
+        "impala", env="CartPole-v1", preset="none", runtime="serial", actors=1, envs=2, unroll=5, hidden=(8,),
+        steps=300, run_dir=tmp_path / "run", quiet=True,
+    )  # fmt: skip
+    read = seen[-1].steps // 10  # unrolls of 2 environments, 5 steps each; those that wait are not counted as steps
+    assert read <= seen[-1].moved["trajectories"] <= read + 4
+
+
+def test_items_per_second_are_told_where_no_phases_are(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "one")
+    (path / "live.json").unlink()
+    live = LiveFile(path)
+    for row in (1, 2):
+        live.update(snapshot(row, phases={}))
+    state = page.state("one", RunFiles(path))
+    assert any("8.0 items/s" in value for _, value in state["parts"]["channel/unrolls"])
+    live.update(snapshot(3, phases={}, moved={}))
+    assert json.loads((path / "live.json").read_text())["row"] == 2, "a runtime that tells nothing writes nothing"

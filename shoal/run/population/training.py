@@ -135,7 +135,7 @@ class PopulationRun:
 
     def go(self, monitors: MonitorOptions = NO_MONITORS) -> Ended:
         """Train until every member has made its steps, or until a signal. monitors: what monitors it."""
-        with monitors.running(self.path, part="a member") as self.monitors:
+        with monitors.running(self.path) as self.monitors:
             return self.monitors.ended(self._go())
 
     def _go(self) -> Ended:
@@ -172,22 +172,20 @@ class PopulationRun:
                 return
             done = slots.wait(timeout=0.5)
             present.require()
-            self._show(time.monotonic() - began, any(failure for _, _, failure in done))
+            self._show(time.monotonic() - began)
             for index, reached, failure in done:
                 if failure:
                     self._failed(index, failure)
                 else:
                     self._reached(index, reached)
 
-    def _show(self, seconds: float, failed: bool) -> None:
+    def _show(self, seconds: float) -> None:
         """Report the progress of all members and the best score to the monitors."""
         if not self.monitors.observers:
             return
         scores = [m.score for m in self.control.members if m.score is not None]
-        self.monitors.row({
-            "seconds": seconds, "steps": self._steps(), "restarts": int(failed),
-            "episode_return": max(scores, default=math.nan),
-        })  # fmt: skip
+        best = max(scores, default=math.nan)
+        self.monitors.row({"seconds": seconds, "steps": self._steps(), "episode_return": best})
 
     def _steps(self) -> int:
         """Return the steps of all members, including those of running slices."""
@@ -261,14 +259,17 @@ class PopulationRun:
         log.warning("member %d failed: %s", index, cause)
         self._remark(f"member {index} failed: {cause}")
         if self.failures[index] < TRIES:
+            self.monitors.failed({f"member {index}": "restarted"})
             return
         others = [m for m in self.control.members if m is not member and not m.lost]
         saved = [m for m in others if m.score is not None and completed(member_path(self.path, m.index) / FOLDER)]
         if saved and self.failures[index] == TRIES:
             self._copied(self.control.copy(member, max(saved, key=lambda m: m.score or 0.0)))
+            self.monitors.failed({f"member {index}": "restarted"})
         elif others:
             member.lost = True
             self._remark(f"the population goes on without member {index}")
+            self.monitors.failed({f"member {index}": "lost"})
         else:
             raise RoleFailed("member", index, self.failures[index] - 1, None, failure)
 

@@ -221,8 +221,8 @@ const parts = {
       body.replaceChildren(
         h("p", {}, state.best.steps === undefined ? "no evaluation yet (--eval-every N)"
           : `best: ${short(state.best.score)} at ${short(state.best.steps)} steps, kept in best/`),
-        heads.length ? table(heads, state.evaluations.slice().reverse().map((one) =>
-          row(heads.map((head) => one[head] ?? ""), one.steps === short(state.best.steps) ? { class: "own" } : {}))) : "",
+        heads.length ? table(heads, state.evaluations.map((one, i) =>
+          row(heads.map((head) => one[head] ?? ""), i === state.best.row ? { class: "own" } : {})).reverse()) : "",
         h("h2", {}, "Films"), state.videos.length ? h("div", { class: "films" }, state.videos.map((file) => h("figure", {},
           h("video", { controls: true, preload: "metadata", src: `/api/film?${new URLSearchParams({ run: at.name, file })}` }),
           h("figcaption", {}, `${short(Number(file.replace(".mp4", "")))} steps`)))) : h("p", { class: "dim" }, "none (--eval-video)"),
