@@ -187,7 +187,9 @@ def _as_given(name: object) -> str:
     """Return how the system of this name is given, as the end of a sentence, or ""."""
     system = ALIASES.get(str(name), str(name)).replace("_", "-")
     attribute = system.replace("-", "_")
-    return f": shoal.train('{system}', ...) trains it, and shoal.systems.{attribute} is its module" * (system in SYSTEMS)
+    return f": shoal.train('{system}', ...) trains it, and shoal.systems.{attribute} is its module" * (
+        system in SYSTEMS
+    )
 
 
 def _system_meant(name: str) -> str:
