@@ -87,7 +87,7 @@ def environments(args: list[str]) -> int:
         package = module.partition(".")[0]
         own = _of_package(module) if package in {*packages(package)} - {*PACKAGES} else []
         others = [] if own else [name for name in modules_with(word) if name not in PACKAGES]
-    for env in own or sorted(_installed(), key=str.lower):
+    for env in own or sorted(installed_environments(), key=str.lower):
         if own or word in env.lower() or word == env_kind(env):
             kinds = preset_kinds(env)
             serves = [name for name, known in presets.items() if any(kind in known for kind in kinds)]
@@ -160,7 +160,7 @@ def _of_package(module: str) -> list[str]:
     raise UsageError(f"package '{module}' registers no environment with Gymnasium when it is imported; {way}")
 
 
-def _installed() -> Iterator[str]:
+def installed_environments() -> Iterator[str]:
     """The names of all environments that can be made here, the newest version of each."""
     import re
 
