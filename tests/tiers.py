@@ -6,7 +6,10 @@ for some. CI runs it too. The long tier trains for minutes, or runs a benchmark.
 """
 
 SLOW: dict[str, tuple[str, ...]] = {
-    "cli/test_alerts.py": ("page_beside_a_training", "hangs_tells_of_it", "a_training_and_a_resumed_one_from_python"),
+    "cli/test_alerts.py": (
+        "page_beside_a_training", "hangs_tells_of_it", "a_training_and_a_resumed_one_from_python",
+        "a_population_tells_of_its_end",
+    ),
     "cli/test_call_order.py": ("module_of_a_system_is_an_attribute",),
     "cli/test_commands.py": (
         "mistake_in_a_process_of_its_own", "closed_output", "name_is_no_text", "environments_are_listed_with_kind",
@@ -15,14 +18,18 @@ SLOW: dict[str, tuple[str, ...]] = {
     "cli/test_export.py": (
         "any_number_of_rows[es", "any_number_of_rows[impala, lstm",
         "is_that_of_the_policy[dd-ppo, choices and boxes-torch-export", "any_number_of_rows[impala, tuples",
-        "any_number_of_rows[qt-opt",
+        "any_number_of_rows[qt-opt", "is_that_of_the_policy[d4pg, several boxes-torch-export",
     ),
-    "cli/test_filmed.py": ("every_evaluation_of_a_serial_run_is_filmed",),
+    "cli/test_filmed.py": ("every_evaluation_of_a_serial_run_is_filmed", "a_local_run_films_what_it_ends_with"),
     "cli/test_own_actor_critics.py": ("acts_and_updates[own_td3",),
     "cli/test_own_code.py": ("edited_environment_is_read_again",),
-    "cli/test_profile.py": ("of_a_run_whose_preset_is_for_other",),
-    "cli/test_seeds.py": ("differ_within_a_system", "reports_are_json_where_a_program_asks"),
-    "cli/test_sweep.py": ("ends_it_in_order[train", "within_a_word_ends_a_command_in_order[train"),
+    "cli/test_profile.py": ("of_a_run_whose_preset_is_for_other", "of_a_system_and_again_of_its_run"),
+    "cli/test_seeds.py": (
+        "differ_within_a_system", "reports_are_json_where_a_program_asks", "no_seed_begins_where_one",
+    ),
+    "cli/test_sweep.py": (
+        "ends_it_in_order[train", "within_a_word_ends_a_command_in_order[train", "ends_it_in_order[alert",
+    ),
     "cluster/test_ray.py": ("goes_from_local_processes", "node_of_actors_is_lost"),
     "docs/test_examples.py": ("searches_and_finds[own_objective",),
     "envs/test_ale.py": (
@@ -33,6 +40,7 @@ SLOW: dict[str, tuple[str, ...]] = {
     "envs/test_device_cartpole.py": ("ppo_learns_to_balance",),
     "envs/test_given.py": ("no_process_makes_it_but_those",),
     "envs/test_infos.py": ("evaluations_tell_them[local",),
+    "envs/test_kinds.py": ("a_function_may_make_what_its_program",),
     "envs/test_many_agents.py": ("agents_that_come_and_leave_train", "train_under_one_policy[a3c"),
     "envs/test_minigrid_pixels.py": ("the_picture_is_minigrids[MiniGrid-Key", "the_picture_is_minigrids[MiniGrid-Obs"),
     "envs/test_own_device.py": (
@@ -68,23 +76,37 @@ SLOW: dict[str, tuple[str, ...]] = {
     ),
     "faults/test_swapped.py": ("swapped_for_a_link[checkpoints",),
     "faults/test_working_directory.py": ("directory_is_removed[serial", "runs_one_after_the_other_lie"),
-    "planning/test_plan.py": ("a_rank_is_seen_to_collect", "a_rank_that_lags"),
+    "planning/test_plan.py": (
+        "a_rank_is_seen_to_collect", "a_rank_that_lags", "what_an_actor_and_a_learner_do_is_seen",
+    ),
+    "population/test_controller.py": ("a_search_on_two_processes_survives_a_kill",),
     "population/test_members.py": ("slots_end",),
+    "replay/test_replay_items.py": (
+        "every_complete_one_is_there[1-False", "every_complete_one_is_there[7-True-1",
+        "every_complete_one_is_there[7-False-5", "every_complete_one_is_there[7-True-5", "bit_for_bit[fifo-True-repeat",
+        "bit_for_bit[fifo-False-repeat", "bit_for_bit[proportional-False", "bit_for_bit[proportional-True-zero",
+    ),
+    "runtime/test_conformance_groups.py": ("goes_on_where_it_was_saved[LocalRuntime-while",),
     "runtime/test_loggers.py": ("same_run_of_the_back_end",),
     "runtime/test_metrics.py": (
         "write_the_same_metric_files[qt-opt", "write_the_same_metric_files[d4pg", "same_metric_files[impala",
     ),
     "runtime/test_orphans.py": ("children_follow_a_killed_parent",),
-    "runtime/test_sharded_replay.py": ("bit_for_bit[r2d2",),
+    "runtime/test_sharded_replay.py": ("bit_for_bit[r2d2", "a_run_in_processes_goes_on"),
     "runtime/test_symptoms.py": (
         "toy_made_for_it[observations-recurrent-ppo-toy8", "toy_made_for_it[observations-recurrent-ppo-toy9",
         "toy_made_for_it[observations-recurrent-ppo-toy7", "began_with_other_parameters",
+        "toy_made_for_it[unexplained-returns", "toy_made_for_it[no-entropy", "toy_made_for_it[one-return-dqn",
     ),
     "runtime/test_team.py": ("copies_end_with_their_process",),
-    "systems/test_changes.py": ("taken_and_told_of[gorila",),
+    "systems/test_a3c.py": ("workers_are_a2c_with_one_rmsprop_in_turn[1-lstm",),
+    "systems/test_changes.py": (
+        "taken_and_told_of[gorila", "options_of_the_run_that_may_change", "who_chooses_actions_may_change[impala",
+    ),
     "systems/test_data_parallel.py": (
         "what_one_learns[all move them-2", "what_one_learns[one moves the weights-3",
-        "rounded_copies_learn_bit_for_bit_what_autocast_does[one moves",
+        "rounded_copies_learn_bit_for_bit_what_autocast_does[one moves", "what_one_learns[all move them-3-gru",
+        "rounded_copies_learn_bit_for_bit_what_autocast_does",
     ),
     "systems/test_device_pipeline.py": (
         "once_for_each_gradient[dd-ppo, lstm", "once_for_each_gradient[recurrent-ppo, gru",
@@ -92,8 +114,12 @@ SLOW: dict[str, tuple[str, ...]] = {
         "once_for_each_gradient[recurrent-ppo, normalised", "once_for_each_gradient[impala, lstm",
         "once_for_each_gradient[apex-dqn, rmsprop", "once_for_each_gradient[rainbow", "once_for_each_gradient[apex-dpg",
         "once_for_each_gradient[impala, two learners", "once_for_each_gradient[dd-ppo]",
-        "once_for_each_gradient[qt-opt]",
+        "once_for_each_gradient[qt-opt]", "once_for_each_gradient[impala, images",
+        "once_for_each_gradient[recurrent-ppo]", "once_for_each_gradient[r2d2]",
+        "once_for_each_gradient[impala, pop-art", "once_for_each_gradient[d4pg]", "once_for_each_gradient[downpour",
+        "once_for_each_gradient[gorila", "once_for_each_gradient[dqn]",
     ),
+    "systems/test_device_updater.py": ("goes_on_on_the_other[qt-opt-cpu", "goes_on_on_the_other[d4pg-meta"),
     "systems/test_dpg.py": (
         "what_one_learns[env2-categorical-2", "what_one_learns[env1-mixture-3", "what_one_learns[env2-categorical-3",
     ),
@@ -101,26 +127,33 @@ SLOW: dict[str, tuple[str, ...]] = {
         "repeat_exactly[apex-dqn", "repeat_exactly[r2d2", "a_resumed_run_evaluates_as_if", "repeat_exactly[impala",
         "repeat_exactly[dqn",
     ),
-    "systems/test_evolution.py": ("a_killed_worker_changes_nothing",),
+    "systems/test_evolution.py": ("a_killed_worker_changes_nothing", "any_number_of_workers_gives_the_same"),
     "systems/test_gradient_modes.py": ("",),
+    "systems/test_identities.py": (
+        "on_the_first_minibatch[toy:point-gru", "on_the_first_minibatch[toy:multi-gru",
+        "on_the_first_minibatch[CartPole-v1-gru", "on_the_first_minibatch[toy:multi-none",
+    ),
     "systems/test_images.py": (
         "learned_from[r2d2-env-dueling", "learned_from[recurrent-ppo-env-core", "learned_from[impala-env-torso",
         "learned_from[unreal-env-bf16", "learned_from[gorila-env-bf16", "learned_from[d4pg-env-env_kwargs",
         "learned_from[a3c-env-bf16", "learned_from[r2d2-env-bf16", "learned_from[impala-env-bf16",
-        "learned_from[apex-dpg-env-env_kwargs", "learned_from[es-env-auto",
+        "learned_from[apex-dpg-env-env_kwargs", "learned_from[es-env-auto", "learned_from[downpour-env-fp32",
+        "learned_from[gorila-env-dueling", "learned_from[a3c-env-core", "learned_from[r2d3-env-fp32",
+        "learned_from[d4pg-env-bf16", "learned_from[dqn-env-bf16",
     ),
     "systems/test_init_from.py": ("new_range_of_returns_is_the_new_runs",),
     "systems/test_matrix.py": ("trains[es-Dict-MultiBinary", "trains[es-Box, uint8 image-Tuple of Boxes"),
     "systems/test_observers.py": ("they_see_the_rows_of_the_metric_files",),
     "systems/test_only_with.py": (
         "it_does_nothing[rainbow, returns mean", "it_does_nothing[es, shaping ranks",
-        "it_does_nothing[rainbow, returns categorical",
+        "it_does_nothing[rainbow, returns categorical", "it_does_nothing[es, cap",
     ),
     "systems/test_programs.py": ("import_no_machinery_of_compilers",),
     "systems/test_q_learning.py": (
         "what_one_learns[True-True-False-all-of three", "what_one_learns[False-False-False-all-images",
+        "what_one_learns[True-True-False-all-vectors", "what_one_learns[False-True-True-all-of three",
     ),
-    "systems/test_qt_opt.py": ("share_of_online_data_rises",),
+    "systems/test_qt_opt.py": ("share_of_online_data_rises", "a_killed_role_comes_back[updater"),
     "systems/test_r2d2.py": (
         "reproduces_the_actors_values[CartPole-v1-lstm", "reproduces_the_actors_values[toy:memory-gru",
     ),
@@ -129,7 +162,14 @@ SLOW: dict[str, tuple[str, ...]] = {
         "sigterm_ends_with_143", "bit_for_bit[qt-opt, two learners", "bit_for_bit[impala, two learners",
         "bit_for_bit[dqn, server", "bit_for_bit[impala, server]", "bit_for_bit[apex-dpg", "bit_for_bit[r2d2]",
     ),
+    "systems/test_settings_are_read.py": ("shows[es-env",),
+    "systems/test_snapshots.py": ("twenty_updates[unreal",),
+    "systems/test_states.py": (
+        "as_if_nothing_had_been[es", "as_if_nothing_had_been[unreal", "as_if_nothing_had_been[recurrent-ppo",
+        "as_if_nothing_had_been[qt-opt]",
+    ),
     "systems/test_trajectories.py": ("frames_kept_once_give_the_stacks_back[False",),
+    "test_faults_script.py": ("",),
     "test_packaging.py": ("source_distribution_has_no_part",),
     "test_structure.py": ("mypy_reads_every_test",),
 }  # fmt: skip

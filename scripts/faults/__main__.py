@@ -54,7 +54,7 @@ TESTS = {
     "shoal/shm": ("tests/runtime",),
     "shoal/envs": ("tests/envs", "tests/systems"),
     "shoal/demonstrations": ("tests/systems", "tests/cli"),
-    "shoal/records": ("tests/runtime", "tests/cli"),
+    "shoal/records": ("tests/runtime", "tests/cli", "tests/faults"),
     "shoal/metering": ("tests/runtime",),
     "shoal/policy": ("tests/cli", "tests/systems"),
     "shoal/settings": ("tests/cli", "tests/systems", "tests/population"),
@@ -160,7 +160,7 @@ def warm() -> None:
     os.environ["OMP_NUM_THREADS"] = "1"
     sys.setrecursionlimit(2000)
     for name in (
-        "torch", "numba", "scipy.stats", "gymnasium", "pytest", "hypothesis", "yaml", "tyro", "safetensors.torch",
+        "torch", "numba", "scipy.stats", "gymnasium", "pytest", "hypothesis", "yaml", "safetensors.torch",
         "torch.distributions", "numba.core.typing.templates", "psutil", "cloudpickle",
         "multiprocessing.pool", "_pytest.assertion.rewrite", "numba.np.ufunc", "rich.console", "ale_py",
     ):  # fmt: skip

@@ -46,11 +46,13 @@ def _params(path: Path, channel: str | None) -> tuple[int, Tensors] | None:
     return int(checkpoint.manifest["updates"]), tensors
 
 
-def _saved_params(path: Path) -> list[str]:
-    """Return the names of the parts that hold parameters."""
+def _saved_params(path: Path, channels: bool = False) -> list[str]:
+    """Return the names of the parts that hold parameters, or of the channels that these are of."""
     try:
-        files = parse_json(read_text(path / MANIFEST))["files"]
-        return sorted({Path(name).stem for name in files if name.startswith(part("params", ""))})
+        manifest = parse_json(read_text(path / MANIFEST))
+        found = sorted({Path(name).stem for name in manifest["files"] if name.startswith(part("params", ""))})
+        whole = {re.sub(r"\.\d+$", "", name) for name in found}
+        return [c for c in sorted(manifest["program"]["channels"]) if part("params", c) in whole] if channels else found
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise Damaged(f"its manifest cannot be read ({type(error).__name__}: {excerpt(error)})") from None
 
@@ -78,5 +80,6 @@ def _only_params(path: Path) -> str:
     if len(names) > 1 and len(whole) == 1 and _pieces(path, min(whole)) == sorted(names, key=lambda n: (len(n), n)):
         return min(whole)
     if len(names) > 1:
-        raise ShoalError(f"'{path}' holds parameters of several channels ({brief(sorted(whole))}): {ONE_OF_THEM}")
+        several = brief(_saved_params(path, channels=True))
+        raise ShoalError(f"'{path}' holds parameters of several channels ({several}): {ONE_OF_THEM}")
     return names[0] if names else part("params", "")

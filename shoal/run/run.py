@@ -97,7 +97,7 @@ class Run:
         how = (
             "running, or killed"
             if self.report is None
-            else f"{counted(self.report.steps, 'step')}, {self.report.reason}"
+            else f"{counted(self.report.steps, 'step')} (ended: {self.report.reason})"
         )
         return f"<Run {shown(self.path)!r}: {short_name(self.system)} on {self.config['env']}, {how}{self._gained}>"
 

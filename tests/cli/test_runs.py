@@ -232,7 +232,7 @@ def test_a_run_gives_its_metrics_as_columns_and_says_what_it_is(tmp_path: Path) 
     assert all(math.isnan(columns[name][i]) for i, row in enumerate(rows) for name in columns if name not in row), (
         missing
     )
-    assert re.fullmatch(r"<Run '.*r': impala on CartPole-v1, [\d,]+ steps, steps, return [\d.]+>", repr(run))
+    assert re.fullmatch(r"<Run '.*r': impala on CartPole-v1, [\d,]+ steps \(ended: steps\), return [\d.]+>", repr(run))
     Path(run.path / "report.json").unlink()
     assert "running, or killed" in repr(shoal.Run.open(run.path))
     assert len(run.evaluate(2)) == 2

@@ -73,9 +73,7 @@ def test_of_two_policies_one_must_be_named(tmp_path: Path) -> None:
     with pytest.raises(ShoalError, match=r"several channels \(\['left/params', 'right/params'\]\): expected Program"):
         run.policy()
     (run.path / "params.json").unlink()
-    with pytest.raises(
-        ShoalError, match=r"several channels \(\['params-left.params', 'params-right.params'\]\): expected Program"
-    ):
+    with pytest.raises(ShoalError, match=r"several channels \(\['left/params', 'right/params'\]\): expected Program"):
         run.policy()
 
     named = written(tmp_path / "named.py", "left", "right", policy="right/params")
