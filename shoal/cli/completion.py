@@ -26,7 +26,7 @@ OF_SYSTEMS = ("train", "config", "draw", "profile")
 def words() -> dict[str, list[str]]:
     """Return the words that may follow, by what stands before: ``""`` a command, ``SYSTEM`` a system, ``--preset`` a
     preset, ``--env`` an environment, another flag one of its values, a command's or system's name its flags."""
-    from shoal.cli.listing import installed_environments
+    from shoal.cli.installed import installed_environments
     from shoal.run.runtimes import RUNTIMES
     from shoal.settings.flags import flag_name, ranged
     from shoal.settings.other_names import ALIASES

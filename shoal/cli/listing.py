@@ -72,6 +72,7 @@ def _entry(name: str, sentence: str) -> str:
 # ---------------------------------------------------------------------------------- environments
 def environments(args: list[str]) -> int:
     """shoal envs [WORD]"""
+    from shoal.cli.installed import installed_environments
     from shoal.envs.installed import modules_with, packages, saying
     from shoal.envs.registry import PACKAGES
     from shoal.settings.kinds import env_kind, preset_kinds
@@ -158,29 +159,6 @@ def _of_package(module: str) -> list[str]:
         raise UsageError(f"{told}; for the first, {old.way(f'{module}:{first}')}")
     way = f"a class or a function of it that makes one is named as --env {module}:NAME"
     raise UsageError(f"package '{module}' registers no environment with Gymnasium when it is imported; {way}")
-
-
-def installed_environments() -> Iterator[str]:
-    """The names of all environments that can be made here, the newest version of each."""
-    import re
-
-    import gymnasium
-
-    from shoal.envs.installed import import_package
-    from shoal.envs.registry import BUILT_IN, PACKAGES
-
-    for package in PACKAGES:
-        with contextlib.suppress(Exception):  # of others
-            import_package(package)
-    newest: dict[str, tuple[int, str]] = {}
-    for spec in gymnasium.registry.values():
-        if spec.namespace in ("phys2d", "tabular") or "GymV" in spec.id:
-            continue
-        base = re.sub(r"-v\d+$", "", spec.id)
-        version = spec.version or 0
-        if base not in newest or newest[base][0] < version:
-            newest[base] = version, spec.id
-    yield from {name for _, name in newest.values()} | set(BUILT_IN)
 
 
 # ------------------------------------------------------------------------------------------ runs
