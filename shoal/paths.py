@@ -38,10 +38,11 @@ def fixed(path: str | os.PathLike[str]) -> Path:
     return Path(working_directory(), path)
 
 
-def require_path(path: object, function: str) -> None:
-    """Raise UsageError unless ``path`` is one, or a run, which has one: of ``function``'s first argument."""
+def require_path(path: object, function: str, what: str = "the directory of a run, or a file") -> None:
+    """Raise UsageError unless ``path`` is one, or a run, which has one: of ``function``'s first argument, which is
+    ``what``."""
     if not isinstance(path, (str, os.PathLike)):
-        raise UsageError(f"{function} expects the directory of a run, or a file, found {path!r:.100}")
+        raise UsageError(f"{function} expects {what}, found {path!r:.100}")
 
 
 def shown(path: Path) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 from shoal.api import UsageError
 from shoal.metering.bottleneck import bottleneck
 from shoal.metering.trace import Trace
-from shoal.records.damage import read_json
+from shoal.records.damage import read_json, require_run
 from shoal.records.run_dir import new_directory
 from shoal.run import Run, RunOptions
 from shoal.run.flags import resolve_flags
@@ -54,6 +54,7 @@ def command(args: list[str]) -> int:
         path, keys = Path(args[0]), ("system", "config", "origins", "preset", "seed", "runtime")
         opts = options(split(args[1:]), {**PROFILE_FLAGS, "trust": bool}, "profile")
         trust = bool(opts.pop("trust", False))
+        require_run(path)
         require_plain(path, trust)
         facts = read_json(path / "config.json", "run", keys)
         check_config(path / "config.json", facts)

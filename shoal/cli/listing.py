@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import shutil
 import sys
 import textwrap
+import warnings
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -69,6 +72,7 @@ def _entry(name: str, sentence: str) -> str:
 # ---------------------------------------------------------------------------------- environments
 def environments(args: list[str]) -> int:
     """shoal envs [WORD]"""
+    from shoal.cli.installed import installed_environments
     from shoal.envs.installed import modules_with, packages, saying
     from shoal.envs.registry import PACKAGES
     from shoal.settings.kinds import env_kind, preset_kinds
@@ -84,7 +88,7 @@ def environments(args: list[str]) -> int:
         package = module.partition(".")[0]
         own = _of_package(module) if package in {*packages(package)} - {*PACKAGES} else []
         others = [] if own else [name for name in modules_with(word) if name not in PACKAGES]
-    for env in own or sorted(_installed(), key=str.lower):
+    for env in own or sorted(installed_environments(), key=str.lower):
         if own or word in env.lower() or word == env_kind(env):
             kinds = preset_kinds(env)
             serves = [name for name, known in presets.items() if any(kind in known for kind in kinds)]
@@ -111,6 +115,15 @@ def environments(args: list[str]) -> int:
     return 0
 
 
+@contextlib.contextmanager
+def _unheard() -> Iterator[None]:
+    """Discard what a package prints and warns of while it is imported: what is listed may be JSON."""
+    out, err = contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO())
+    with out, err, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
 def _of_package(module: str) -> list[str]:
     """Return the ids of an installed package, each with the module to import for it. UsageError if it cannot be
     imported, or registers nothing."""
@@ -118,13 +131,14 @@ def _of_package(module: str) -> list[str]:
 
     from shoal import own_code
     from shoal.envs.installed import parallel_games, registering_modules
-    from shoal.envs.unknown import ids_of
+    from shoal.envs.unknown import ids_of, old_gym
 
     games = parallel_games(module.partition(".")[0])
     before = {*gymnasium.registry}
     for name in (module, *registering_modules(module.partition(".")[0])):
         try:
-            register = getattr(own_code.by_name(name, f"package '{name}'"), "register_envs", None)
+            with _unheard():
+                register = getattr(own_code.by_name(name, f"package '{name}'"), "register_envs", None)
         except UsageError:
             if games:
                 continue
@@ -136,32 +150,15 @@ def _of_package(module: str) -> list[str]:
             return [*games, *(f"{name}:{id}" for id in sorted(ids, key=str.lower))]
     if games:
         return games
+    package = module.partition(".")[0]
+    old = old_gym()
+    if ids := {id for id, home in old.ids.items() if home.partition(".")[0] == package}:
+        first, *more = sorted(ids, key=str.lower)
+        named = ", ".join([first, *more[:4]]) + (f" and {counted(len(more) - 4, 'other')}" if len(more) > 4 else "")
+        told = f"package '{module}' registers with the old gym, not with Gymnasium: {named}"
+        raise UsageError(f"{told}; for the first, {old.way(f'{module}:{first}')}")
     way = f"a class or a function of it that makes one is named as --env {module}:NAME"
     raise UsageError(f"package '{module}' registers no environment with Gymnasium when it is imported; {way}")
-
-
-def _installed() -> Iterator[str]:
-    """The names of all environments that can be made here, the newest version of each."""
-    import contextlib
-    import re
-
-    import gymnasium
-
-    from shoal.envs.installed import import_package
-    from shoal.envs.registry import BUILT_IN, PACKAGES
-
-    for package in PACKAGES:
-        with contextlib.suppress(Exception):  # of others
-            import_package(package)
-    newest: dict[str, tuple[int, str]] = {}
-    for spec in gymnasium.registry.values():
-        if spec.namespace in ("phys2d", "tabular") or "GymV" in spec.id:
-            continue
-        base = re.sub(r"-v\d+$", "", spec.id)
-        version = spec.version or 0
-        if base not in newest or newest[base][0] < version:
-            newest[base] = version, spec.id
-    yield from {name for _, name in newest.values()} | set(BUILT_IN)
 
 
 # ------------------------------------------------------------------------------------------ runs

@@ -39,7 +39,8 @@ def _arguments(error: BaseException) -> str:
     if not isinstance(error, TypeError) or found is None:
         return ""
     given = " ".join(f"--env-kwargs.{name} VALUE" for name in re.findall(r"'(\w+)'", found[1]))
-    return f"; {given} gives it, or FILE.py:NAME names a function that makes it"
+    give = "give them" if "VALUE --" in given else "gives it"
+    return f"; {given} {give}, or FILE.py:NAME names a function that makes it"
 
 
 def offered(module: ModuleType) -> list[str]:

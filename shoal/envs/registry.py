@@ -124,7 +124,7 @@ def find(env: str, options: EnvOptions) -> Found:
             with constructing(env):
                 asked = _register(register)
         if name not in gym.registry:
-            if old := of_old_gym(name):
+            if old := of_old_gym(name, module):
                 raise UsageError(old)
             near = did_you_mean(name, [*offered(loaded), *ids_of(loaded.__name__), *asked])
             package = loaded.__name__.partition(".")[0]

@@ -202,7 +202,9 @@ def batch_of(space: Space, obs: Nested, num: int | None = None, name: str = "obs
             "reset() and step() return, the observation alone is expected)"
         ) from None
     if array.shape != shape:
-        raise UsageError(f"'{name}' should have shape {shape}, found {array.shape}")
+        several = num is None and array.ndim > 0 and array.shape[1:] == shape
+        batch = f": after policy.reset({len(array)}), so many are taken together" if several else ""
+        raise UsageError(f"'{name}' should have shape {shape}, found {array.shape}{batch}")
     if wrong := _outside(space, array):
         raise UsageError(f"'{name}' should be of {space}, found {wrong}")
     return array[None] if num is None else array

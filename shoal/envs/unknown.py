@@ -11,7 +11,7 @@ import io
 import re
 import warnings
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium
 
@@ -26,23 +26,44 @@ LONG = 8  # letters of a name of which one that shares four fifths of them is no
 MAX_CHARACTERS = 200  # longer ids are no typing errors, and comparing them would take minutes
 
 
-def of_old_gym(env: str) -> str:
-    """Return a sentence about an id that only the older package ``gym`` has here, or ""."""
-    if importlib.util.find_spec("gym") is None:
+def of_old_gym(env: str, module: str = "") -> str:
+    """Return a sentence about an id that only the older package ``gym`` has here, or "". module: that whose import
+    registered it, and will in each process."""
+    found = old_gym()
+    if env not in found.ids:
         return ""
+    id = f"{module}:{env}" if module and not own_code.is_file(module) else env
+    return f"environment {env!r} is registered with the old gym, not with Gymnasium: {found.way(id)}"
+
+
+class OldGym(NamedTuple):
+    """What the older package ``gym`` has registered, each id with the module of its environment, and the version of
+    its interface as shimmy calls it."""
+
+    ids: dict[str, str]
+    version: str
+
+    def way(self, id: str) -> str:
+        """Return how the environment ``id`` is made by Gymnasium."""
+        install = (
+            "" if importlib.util.find_spec("shimmy") else f"pip install 'shimmy[gym-{self.version.lower()}]', then "
+        )
+        return f"{install}--env shimmy:Gym{self.version}Environment-v0 --env-kwargs.env_id {id}"
+
+
+def old_gym() -> OldGym:
+    """Return what ``gym`` has registered: nothing where it is not installed or cannot be imported."""
+    if importlib.util.find_spec("gym") is None:
+        return OldGym({}, "")
     quiet = contextlib.redirect_stderr(io.StringIO())  # gym prints a deprecation notice
     with contextlib.suppress(Exception), warnings.catch_warnings(), quiet:
         warnings.simplefilter("ignore")
         gym: Any = importlib.import_module("gym")
         registry: Any = gym.envs.registry
-        if env not in getattr(registry, "env_specs", registry):
-            return ""
         kind = "V26" if hasattr(registry, "keys") else "V21"
-        return (
-            f"environment {env!r} is registered with the old gym, not with Gymnasium: pip install "
-            f"'shimmy[gym-{kind.lower()}]', then --env Gym{kind}Environment-v0 --env-kwargs.env_id {env}"
-        )
-    return ""
+        specs = getattr(registry, "env_specs", registry)
+        return OldGym({id: str(getattr(specs[id], "entry_point", "")).partition(":")[0] for id in specs}, kind)
+    return OldGym({}, "")
 
 
 def unknown_environment(env: str, known: list[str]) -> UsageError:
@@ -55,9 +76,12 @@ def unknown_environment(env: str, known: list[str]) -> UsageError:
         return UsageError(f"unknown environment {env!r}{suggestion(plain, known) if plain else ''}")
     if "," in env:
         return UsageError(f"unknown environment {env!r}: a run has one environment; give each its own run")
-    if own := _of_own_code(env):
-        return UsageError(f"unknown environment {env!r}; did you mean {own!r}?")
-    if near := suggestion(env, known):
+    own = _of_own_code(env)
+    namespaced = re.fullmatch(r"\w+/\w+", env) is not None  # may be an id of a package that registers more than classes
+    near = "" if own and not namespaced else suggestion(env, known)
+    if own and not near.startswith("; did"):
+        near = f"; did you mean {own!r}?"
+    if near:
         return UsageError(f"unknown environment {env!r}{near}")
     way = f" (an id that a module or a file registers is named with it, as in MODULE:{env} or FILE.py:{env})"
     return UsageError(f"unknown environment {env!r}{way}")

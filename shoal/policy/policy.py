@@ -18,6 +18,7 @@ from shoal.api import MASK, Agent, Arrays, EnvBatch, EnvSpec, Tensors, UsageErro
 from shoal.envs import Codec, EnvOptions, held_out, make
 from shoal.envs.composite import flat_masks
 from shoal.own_settings import own_settings
+from shoal.paths import require_path
 from shoal.roles.evaluator import MAX_STEPS, Episodes as Played, Returns
 from shoal.settings.arguments import explains_arguments
 from shoal.settings.flags import expect
@@ -137,6 +138,7 @@ class Policy:
         of demonstrations is left out, since only training reads them."""
         from safetensors.torch import save_file
 
+        require_path(file, "policy.save", "the path of a file")
         name = self._system_name()
         kept = [f.name for f in dataclasses.fields(self.cfg) if f.name != "demonstrations"]
         values = anchored(plain({field: getattr(self.cfg, field) for field in kept}))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -25,6 +26,12 @@ def reading(path: Path) -> Iterator[None]:
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError, csv.Error) as error:
         detail = excerpt(f"{type(error).__name__}: {error}".partition("\n")[0])
         raise ShoalError(f"{shown(path)} is damaged: {detail}") from None
+
+
+def require_run(path: Path) -> None:
+    """Raise UsageError for a directory that holds neither a run nor a population, whatever else lies in it."""
+    if not any(os.path.lexists(path / name) for name in ("config.json", "population.json")):
+        raise UsageError(f"'{shown(path)}' holds no run: there is no config.json")
 
 
 def read_json(path: Path, what: str, keys: Sequence[str] = ()) -> Values:

@@ -24,7 +24,7 @@ from shoal.api import UsageError
 from shoal.held import cut, open_to_append
 from shoal.metering.aggregator import Snapshot
 from shoal.metering.glossary import NAMES
-from shoal.paths import shown
+from shoal.paths import require_path, shown
 from shoal.records.atomic_write import write_atomic
 from shoal.records.damage import reading
 from shoal.records.live_file import LiveFile
@@ -120,6 +120,7 @@ def read_curve(run: str | Path) -> list[dict[str, float]]:
 
     ``steps``, ``seconds`` and ``episode_return`` (once an episode has ended) make a learning curve.
     """
+    require_path(run, "shoal.read_curve")
     run = Path(run)
     performance = {row["row"]: row for row in _read(run / "performance.csv")}
     return [{**performance.get(row["row"], {}), **row} for row in _read(run / "metrics.csv")]

@@ -14,7 +14,7 @@ import torch
 from shoal.api import Context, Role, ShoalError, Spec, Tensors, UsageError
 from shoal.paths import shown
 from shoal.program import Program
-from shoal.records.damage import read_json
+from shoal.records.damage import read_json, require_run
 from shoal.records.param_files import load_params
 from shoal.systems.es.evolution import TASK
 from shoal.untrusted import brief, excerpt, require_plain
@@ -37,6 +37,7 @@ def read(source: str | Path, trust: bool = False) -> Tensors:
 
     path = located(source)
     if path.is_dir():
+        require_run(path)
         require_plain(path, trust)
         path = best_member(path) if is_population(path) else path
         facts = read_json(path / "config.json", "run")

@@ -39,16 +39,25 @@ class RunOptions(OptionTable):
         object.__setattr__(self, "log", tuple(map(absolute, self.log)))
 
     @classmethod
-    def divide(cls, given: Mapping[str, Any]) -> tuple[Values, Values]:
+    def divide(cls, given: Mapping[str, Any], whole: bool = True) -> tuple[Values, Values]:
         """Split the keyword arguments of a Python call into options, as this class takes them, and settings. ``log``
-        may be a single name, and ``evaluation`` may be None."""
+        may be a single name, ``evaluation`` may be None, and its parts have the names of the flags too
+        (``eval_every``): a ``whole`` one is made of these, else they stay a dict of what changes."""
         known = about(cls)
         options = {name: value for name, value in given.items() if name in known}
         if isinstance(options.get("log"), str):
             options["log"] = (options["log"],)
         if "evaluation" in options and options["evaluation"] is None:
             del options["evaluation"]
-        return options, {name: value for name, value in given.items() if name not in known}
+        settings = {name: value for name, value in given.items() if name not in known}
+        parts: dict[str, Values] = {}
+        for flag in flags(cls).values():
+            if flag.part and (name := flag.name.replace("-", "_")) in settings:
+                if flag.option in options:
+                    raise UsageError(f"'{name}' is a part of '{flag.option}', which is given as well")
+                parts.setdefault(flag.option, {})[flag.part] = settings.pop(name)
+        made = {option: type(getattr(cls(), option))(**values) for option, values in parts.items()} if whole else parts
+        return options | made, settings
 
     def named(self) -> list[str]:
         """Return the option values that name code of the user's."""

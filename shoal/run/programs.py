@@ -8,6 +8,7 @@ from shoal.run.options import RunOptions
 from shoal.run.runtimes import make_runtime
 from shoal.runtime.devices import check_devices
 from shoal.runtime.launch import Launch, Report, Stop
+from shoal.untrusted import brief
 
 
 def launch(
@@ -21,6 +22,10 @@ def launch(
     Raises WiringError or UsageError if the program cannot be run, and RoleFailed, Diverged or Deadlock if the run
     fails.
     """
+    if not isinstance(program, Program):
+        raise UsageError(
+            f"shoal.launch expects a Program, found {brief(program)}: shoal.train trains a system by its name"
+        )
     if steps is None and updates is None and seconds is None:
         raise UsageError("a program needs an end: expected steps, updates or seconds, found none of them")
     launcher = make_runtime(runtime, RunOptions.hang_timeout)

@@ -291,7 +291,8 @@ class Progress:
         made = max(s.steps, self._made[1])
         after = f"after about {counted(self.first, 'step')}"
         if not made or not s.seconds:
-            return f"{after}: environments start"
+            waiting = any(phases.get("wait:params", 0.0) > 0.5 for phases in s.shares.values())
+            return f"{after}: {'the learner starts' if waiting else 'environments start'}"
         if made >= self.first:
             return f"{after}, which are done"
         return f"{after}, in {clock(max(0.0, self.first - made) * s.seconds / made)} at this pace"

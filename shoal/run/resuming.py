@@ -88,12 +88,16 @@ def resume(
     Raises UsageError for a setting that changes the shape of something that was saved.
     """
     require_path(path, "shoal.resume")
-    options, fields = RunOptions.divide({n: v for n, v in settings.items() if v is not None or n not in RESUMABLE})
+    given = {n: v for n, v in settings.items() if v is not None or n not in RESUMABLE}
+    options, fields = RunOptions.divide(given, whole=False)
     changes.refuse_options((name for name in options if name not in RESUMABLE), flags=False)
-    options = {name: expect(ranged(RunOptions)[name], value, f"'{name}'") for name, value in options.items()}
+    typed, parts = ranged(RunOptions), options.pop("evaluation", {})
+    options = {name: expect(typed[name], value, f"'{name}'") for name, value in options.items()}
+    if parts:
+        options["evaluation"] = parts if isinstance(parts, dict) else expect(typed["evaluation"], parts, "'evaluation'")
     limits = {"steps": steps, "seconds": seconds, "until_return": until_return}
-    given = Changes(limits, fields, options, runtime, address, quiet, trust, env)
-    return go_on(path, given, observing(observers), MonitorOptions(alert, alert_after, watch))
+    asked = Changes(limits, fields, options, runtime, address, quiet, trust, env)
+    return go_on(path, asked, observing(observers), MonitorOptions(alert, alert_after, watch))
 
 
 def go_on(

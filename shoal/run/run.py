@@ -20,7 +20,7 @@ from shoal.api import Tensors, UsageError
 from shoal.envs import given, is_given, require_again
 from shoal.paths import fixed, require_path, shown
 from shoal.policy import Policy
-from shoal.records.damage import read_json, reading
+from shoal.records.damage import read_json, reading, require_run
 from shoal.records.evaluation_files import BEST
 from shoal.records.formats import check_format
 from shoal.records.metric_files import read_curve
@@ -67,11 +67,13 @@ class Run:
         """Open the run in a directory that ``train`` made; for a population, that of its best member. Raises UsageError
         if it contains links, which may lead elsewhere, unless ``trust`` is true (which then holds for ``policy``
         too)."""
+        require_path(path, "shoal.Run.open")
         if is_saved(path):
             raise UsageError(f"'{path}' is a saved policy, not the directory of a run: shoal.load opens it")
         path = fixed(path)
         if not path.is_dir():
             raise UsageError(f"no such run directory: '{shown(path)}'{taken_for('run', path.name)}")
+        require_run(path)
         require_plain(path, trust)
         if is_population(path):
             path = best_member(path)
@@ -243,6 +245,7 @@ def evaluate(
     if isinstance(run, Policy):
         policy = run
     else:
+        require_path(run, "shoal.evaluate")
         source = run if isinstance(run, Run) or is_saved(run) else Run.open(run, trust=trust)
         config = source.config if isinstance(source, Run) else _saved_facts(source)["config"]
         again = is_given(str(config.get("env", ""))) and not isinstance(env, gym.Env)

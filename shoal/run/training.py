@@ -51,7 +51,7 @@ from shoal.settings.flags import expect
 from shoal.settings.only_with import idle
 from shoal.settings.other_names import ALIASES
 from shoal.settings.schedule import plain
-from shoal.systems import SystemName, name_of
+from shoal.systems import SYSTEMS, SystemName, name_of
 from shoal.topology.config import SystemConfig, anchored, rooted
 from shoal.types import Values
 from shoal.words import counted
@@ -127,7 +127,11 @@ def _name(system: Any) -> str:
     """Return the argument ``system``, which may be a path, as text. Raises UsageError for anything else."""
     if isinstance(system, (str, Path)):
         return ALIASES.get(str(system), str(system))
-    near = f"; did you mean '{system.__name__}'?" if isinstance(system, ModuleType) else ""
+    module = system.__name__ if isinstance(system, ModuleType) else ""
+    if isinstance(system, type) and issubclass(system, SystemConfig):
+        module = system.__module__
+    meant = next((known for known, place in SYSTEMS.items() if f"{module}.".startswith(f"{place}.")), module)
+    near = f"; did you mean '{meant}'?" if meant else ""
     expected = "a name of `shoal systems`, of a module or of a .py file"
     raise UsageError(f"'system' expects {expected}, found {system!r}{near}")
 

@@ -239,6 +239,11 @@ def _with_place(error: UsageError, origin: str) -> UsageError:
 
 def read_file(path: str | Path) -> Values:
     """The keys of a TOML or YAML file, or what the run in a directory had (its config.json)."""
+    if dataclasses.is_dataclass(path) and not isinstance(path, type):
+        raise UsageError(
+            f"'config' expects the path of a TOML or YAML file, found a {type(path).__qualname__}: shoal.train takes "
+            "one in place of the system, as in shoal.train(config, steps=1000)"
+        )
     if not isinstance(path, (str, Path)):
         raise UsageError(
             f"'config' expects the path of a TOML or YAML file, found {path!r}: single settings are arguments of their "

@@ -13,6 +13,12 @@ _BEST = "with --eval-every, the best policy by the run's own evaluations is kept
 _MAKER = "env takes FILE.py:FACTORY, a function that makes and wraps the environment: --env FILE.py:FACTORY"
 _POLICY = "the policy learns at every update"
 _FILES = "shoal export RUN writes files, and nothing is uploaded"
+_CRITICS = "one critic is learned, and d4pg's learns a distribution of returns: examples/own_td3.py has two"
+_SAC = "no system here learns a temperature: examples/own_sac.py is SAC"
+_TARGET = "actions of the target policy get no noise: examples/own_td3.py has it"
+_ACTIONS = "actions are learned in [-1, 1] and scaled to the environment's bounds by themselves"
+_CORES = "each actor is one process, and --actors says how many there are; --learner-threads is for the learner"
+_LOG = "--log names the back ends, and a run's directory always has its metrics as CSV: --log tensorboard"
 _ENDS = "a run ends by --steps, --seconds or --until-return"
 NOT_NEEDED = {  # settings of other libraries for what is done here unasked, or in no way -> what to say of it
     "framework": "Shoal is written in PyTorch alone",
@@ -36,6 +42,47 @@ NOT_NEEDED = {  # settings of other libraries for what is done here unasked, or 
     "save_replay_buffer": "checkpoints hold the replay, as much of it as --checkpoint-replay-gb allows",
     "uuid": "each run has a directory of its own name, which --run-dir chooses",
     "gym_packages": "an id is given with the module that registers it: --env MODULE:ID",
+    "n_critics": _CRITICS,
+    "n_critic": _CRITICS,
+    "num_critics": _CRITICS,
+    "twin_q": _CRITICS,
+    "double_critic": _CRITICS,
+    "target_entropy": _SAC,
+    "auto_alpha": _SAC,
+    "init_alpha": _SAC,
+    "initial_alpha": _SAC,
+    "initial_temperature": _SAC,
+    "target_noise": _TARGET,
+    "policy_noise": _TARGET,
+    "noise_clip": _TARGET,
+    "target_policy_noise": _TARGET,
+    "normalize_actions": _ACTIONS,
+    "clip_actions": _ACTIONS,
+    "action_scaler": _ACTIONS,
+    "cores": _CORES,
+    "torch_threads": _CORES,
+    "num_threads": _CORES,
+    "num_gpus_per_worker": "actors play on CPUs, and --device says where the learner computes",
+    "mlflow": "--log mlflow sends the metrics there",
+    "csv": _LOG,
+    "log_file": _LOG,
+    "kl_loss_coeff": "recurrent-ppo bounds its steps by --clip and --target-kl, and by no KL penalty",
+    "kl_adaptive": "recurrent-ppo bounds its steps by --clip and --target-kl, and by no KL penalty",
+    "overwrite": "a directory that holds a run is never overwritten: --run-dir names a new one",
+    "force": "a directory that holds a run is never overwritten: --run-dir names a new one",
+    "resume_training": "shoal resume RUN goes on with a run",
+    "continue_training": "shoal resume RUN goes on with a run",
+    "auto_resume": "shoal resume RUN goes on with a run",
+    "advantage_normalization": _ADVANTAGES,
+    "adv_norm": _ADVANTAGES,
+    "shuffle_minibatches": "the PPOs shuffle each epoch",
+    "actor_critic_share_weights": "--no-separate-critic shares the layers of policy and value, --separate-critic not",
+    "write_interval": "metrics are written as the run goes, and shoal watch shows them",
+    "env_batch_size": "environments run in vectors by themselves: --envs, --actors",
+    "vec_backend": "environments run in vectors by themselves: --envs, --actors",
+    "total_episodes": _ENDS,
+    "n_updates": _ENDS,
+    "num_updates_total": _ENDS,
     "num_iterations": _ENDS,
     "stop_iters": _ENDS,
     "epoch": _ENDS,

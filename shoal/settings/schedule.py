@@ -5,9 +5,12 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
+from numbers import Real
 from typing import Annotated, Any, TypeVar, cast
 
+from shoal.errors import UsageError
 from shoal.types import Values
+from shoal.untrusted import excerpt
 
 T = TypeVar("T")
 
@@ -56,7 +59,11 @@ class Linear(float):
 
 def linear(start: float, end: float) -> Linear:
     """Schedule of a setting that changes linearly from ``start`` to ``end`` over the run's ``steps``. Only settings
-    that a learner reads at each update accept it (docs/schedules.md). Raises ValueError unless both are finite."""
+    that a learner reads at each update accept it (docs/schedules.md). Raises UsageError unless both are numbers, and
+    ValueError unless both are finite."""
+    for value in (start, end):
+        if isinstance(value, bool) or not isinstance(value, Real):
+            raise UsageError(f"shoal.linear goes from one number to another, found {excerpt(repr(value))}")
     return Linear(start, end)
 
 

@@ -162,9 +162,16 @@ def _first_sentence(module: str) -> str:
 class _Systems(types.ModuleType):
     """This module: ``shoal.systems()`` lists what it holds."""
 
-    def __call__(self) -> dict[str, str]:
-        """Return every system by its name, with what it is in one sentence."""
+    def __call__(self, *asked: str) -> dict[str, str]:
+        """Return every system by its name, with what it is in one sentence. Raises UsageError if any is ``asked`` for:
+        a single one is a name of ``shoal.train``, or an attribute."""
+        if asked:
+            raise UsageError(f"shoal.systems() lists all and takes no argument{_as_given(asked[0])}")
         return described()
+
+    def __getitem__(self, name: str) -> types.ModuleType:
+        """Raise UsageError that says how a system is had."""
+        raise UsageError(f"shoal.systems is no dictionary, and shoal.systems() is one{_as_given(name)}")
 
     if not TYPE_CHECKING:  # which sees the files
 
@@ -174,6 +181,15 @@ class _Systems(types.ModuleType):
             if (module := SYSTEMS.get(ALIASES.get(system, system))) is None:
                 raise AttributeError(f"module 'shoal.systems' has no attribute '{name}'{_system_meant(name)}")
             return importlib.import_module(module)
+
+
+def _as_given(name: object) -> str:
+    """Return how the system of this name is given, as the end of a sentence, or ""."""
+    system = ALIASES.get(str(name), str(name)).replace("_", "-")
+    attribute = system.replace("-", "_")
+    return f": shoal.train('{system}', ...) trains it, and shoal.systems.{attribute} is its module" * (
+        system in SYSTEMS
+    )
 
 
 def _system_meant(name: str) -> str:

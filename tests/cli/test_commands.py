@@ -382,7 +382,8 @@ def test_completion_is_a_script_of_the_shell(shoal: Shoal, shell: str) -> None:
         (["tra"], {"train"}), (["train", "imp"], {"impala"}), (["train", "impala", "--rho"], {"--rho-bar"}),
         (["train", "dqn", "--preset", "bo"], {"box2d"}), (["eval", "--epi"], {"--episodes"}),
         (["train", "pbt", "--of", "d4"], {"d4pg"}), (["train", "a3c", "--seed"], {"--seed", "--seeds"}),
-        (["zoo", "recurrent-ppo-c"], {"recurrent-ppo-cartpole"}),
+        (["zoo", "recurrent-ppo-c"], {"recurrent-ppo-cartpole"}), (["train", "ppo", "--entr"], {"--entropy-cost"}),
+        (["train", "ppo", "--core", "l"], {"lstm"}), (["train", "dqn", "--env", "CartPo"], {"CartPole-v1"}),
     ],
 )  # fmt: skip
 def test_bash_completes(shoal: Shoal, words: list[str], found: set[str]) -> None:

@@ -37,6 +37,17 @@ def flags(system: str) -> list[str]:
         ("impala", "learner-queue-size", "queue"), ("impala", "vtrace-clip-rho-threshold", "rho-bar"),
         ("ppo", "experiment-name", "run-dir"), ("ppo", "encoder-mlp-layers", "hidden"),
         ("ppo", "total-timestep", "steps"), ("dqn", "bufer-size", "replay"), ("dqn", "learning-start", "min-replay"),
+        # skrl, d3rlpy, PufferLib and Baselines
+        ("ppo", "mini-batches", "minibatches"), ("ppo", "learning-epochs", "epochs"), ("ppo", "ratio-clip", "clip"),
+        ("ppo", "grad-norm-clip", "max-grad-norm"), ("ppo", "value-loss-scale", "value-cost"),
+        ("ppo", "entropy-loss-scale", "entropy-cost"), ("apex-dpg", "random-timesteps", "random-steps"),
+        ("ppo", "rewards-shaper-scale", "reward-scale"), ("dqn", "reward-scaler", "reward-scale"),
+        ("ppo", "state-preprocessor", "normalise-obs"), ("ppo", "value-preprocessor", "normalise-reward"),
+        ("ppo", "cliprange-vf", "clip-value"), ("ppo", "vf-clip-coef", "clip-value"), ("ppo", "rnn-name", "core"),
+        ("ppo", "bptt-horizon", "unroll"), ("dqn", "prio-alpha", "priority-exponent"),
+        ("dqn", "lr-decay", "learning-rate"),
+        ("dqn", "lr-decay-steps", "learning-rate"), ("dqn", "train-batch", "batch"), ("dqn", "tb-log-name", "run-dir"),
+        ("ppo", "experiment-directory", "run-dir"), ("ppo", "repeat-action-probability", "sticky-actions"),
         ("dqn", "min-epsilon", "epsilon-end"), ("dqn", "per-alpha", "priority-exponent"), ("dqn", "sed", "seed"),
     ],
 )  # fmt: skip
@@ -74,6 +85,8 @@ def test_a_flag_of_one_letter_is_answered_with_what_the_command_has(letter: str,
         ("ppo", "ortho-init"), ("ppo", "n-critic"), ("ppo", "actor-worker-gpus"), ("ppo", "policy-init-gain"),
         ("ppo", "env-gpu-observations"), ("ppo", "sde-sample-freq"), ("dqn", "optimize-memory-usage"),
         ("dqn", "num-atoms"), ("dqn", "v-max"), ("es", "gae-lambda"), ("es", "epsilon"), ("dqn", "vf-coef"),
+        ("dqn", "value-loss-weight"), ("ppo", "num-gpus-per-worker"), ("ppo", "kl-loss-coeff"), ("ppo", "n-critics"),
+        ("ppo", "normalize-actions"), ("ppo", "env-batch-size"), ("ppo", "cores"), ("ppo", "target-noise"),
     ],
 )  # fmt: skip
 def test_a_setting_that_nothing_serves_is_answered_with_no_suggestion(system: str, wrong: str) -> None:
@@ -87,6 +100,9 @@ def test_a_setting_that_nothing_serves_is_answered_with_no_suggestion(system: st
         ("num_nodes", "use several machines: shoal cluster --help"), ("episodes", "a run ends by --steps, --seconds"),
         ("ortho_init", "orthogonally for the PPOs"), ("save_best_model", "the best policy by the run's own"),
         ("debug", "where a debugger works"), ("dry_run", "shoal config SYSTEM shows"),
+        ("num_gpus_per_worker", "actors play on CPUs"), ("twin_q", "examples/own_td3.py has two"),
+        ("auto_alpha", "examples/own_sac.py is SAC"), ("normalize_actions", "scaled to the environment's bounds"),
+        ("cores", "each actor is one process"), ("overwrite", "is never overwritten"), ("n_updates", "a run ends by"),
     ],
 )  # fmt: skip
 def test_a_setting_that_is_done_otherwise_is_answered_with_how(wrong: str, told: str) -> None:

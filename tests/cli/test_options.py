@@ -123,7 +123,14 @@ def test_what_is_out_of_range_is_said_in_one_sentence(name: str, value: Any, say
     "given, says",
     [
         ({"system": 5}, "'system' expects a name of `shoal systems`, of a module or of a .py file, found 5"),
-        ({"system": dqn}, "; did you mean 'shoal.systems.dqn'?"),
+        ({"system": dqn}, "; did you mean 'dqn'?"),
+        ({"system": dqn.Config}, "; did you mean 'dqn'?"),
+        ({"config": dqn.Config()}, "found a Config: shoal.train takes one in place of the system, as in shoal.train("),
+        ({"eval_every": "x"}, "'every' of an Evaluation expects an integer of at least 0, found 'x'"),
+        (
+            {"eval_every": 5, "evaluation": Evaluation(every=5)},
+            "'eval_every' is a part of 'evaluation', which is given as well",
+        ),
         (
             {"config": {"steps": 3}},
             "'config' expects the path of a TOML or YAML file, found {'steps': 3}: single ",

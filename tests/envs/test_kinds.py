@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -144,7 +145,7 @@ def test_the_command_says_which_preset_it_takes_of_a_file(capsys: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "registry, kind", [({"Ancient-v0": 1}, "V26"), (SimpleNamespace(env_specs=["Ancient-v0"]), "V21")]
+    "registry, kind", [({"Ancient-v0": 1}, "V26"), (SimpleNamespace(env_specs={"Ancient-v0": 1}), "V21")]
 )
 def test_an_id_of_the_old_gym_is_told_apart_from_an_unknown_one(
     registry: Any, kind: str, monkeypatch: pytest.MonkeyPatch
@@ -152,8 +153,37 @@ def test_an_id_of_the_old_gym_is_told_apart_from_an_unknown_one(
     old: Any = ModuleType("gym")
     old.envs, old.__spec__ = SimpleNamespace(registry=registry), ModuleSpec("gym", None)
     monkeypatch.setitem(sys.modules, "gym", old)
-    says = f"registered with the old gym.*--env Gym{kind}Environment-v0 --env-kwargs.env_id Ancient-v0"
+    says = f"registered with the old gym.*--env shimmy:Gym{kind}Environment-v0 --env-kwargs.env_id Ancient-v0$"
     with pytest.raises(UsageError, match=says):
         spec("Ancient-v0", EnvOptions())
     with pytest.raises(UsageError, match="unknown environment 'Unheard-v7'"):
         spec("Unheard-v7", EnvOptions())
+
+
+def test_a_package_that_registers_with_the_old_gym_is_told_with_what_imports_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "ancients.py").write_text(
+        "import warnings\nprint('hello')\nwarnings.warn('old')\nfrom types import SimpleNamespace as spec\n"
+        "import gym\nfor n in range(7):\n    gym.envs.registry[f'Ancient-v{n}'] = spec(entry_point='ancients:Env')\n"
+    )
+    (tmp_path / "ancients-1.dist-info").mkdir()
+    (tmp_path / "ancients-1.dist-info" / "METADATA").write_text("Name: ancients\nVersion: 1\nRequires-Dist: gym\n")
+    (tmp_path / "ancients-1.dist-info" / "top_level.txt").write_text("ancients\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    old: Any = ModuleType("gym")
+    old.envs, old.__spec__ = SimpleNamespace(registry={"Other-v0": 1}), ModuleSpec("gym", None)
+    monkeypatch.setitem(sys.modules, "gym", old)
+    monkeypatch.delitem(sys.modules, "ancients", raising=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with pytest.raises(UsageError, match=r"--env-kwargs\.env_id ancients:Ancient-v3$"):
+            spec("ancients:Ancient-v3", EnvOptions())
+    monkeypatch.delitem(sys.modules, "ancients")
+    capsys.readouterr()
+    assert main(["envs", "ancients"]) == 2
+    told = capsys.readouterr()
+    assert told.out == "" and told.err.count("\n") == 1  # what it prints and warns of when it is imported is not shown
+    listed = ": Ancient-v0, Ancient-v1, Ancient-v2, Ancient-v3, Ancient-v4 and 2 others; for the first, "
+    assert "'ancients' registers with the old gym" in told.err and listed in told.err
+    assert told.err.endswith("--env-kwargs.env_id ancients:Ancient-v0\n")

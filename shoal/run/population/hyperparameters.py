@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from numbers import Real
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -31,6 +32,9 @@ class Interval:
     one_minus: bool = False
 
     def __post_init__(self) -> None:
+        for end in (self.low, self.high):
+            if isinstance(end, bool) or not isinstance(end, Real):
+                raise UsageError(f"an Interval has numbers as its ends, found {brief(end)}: a Choice takes any values")
         if not self.low < self.high or not (math.isfinite(self.low) and math.isfinite(self.high)):
             raise UsageError(
                 f"a hyperparameter lies between two different numbers, the lower first; found {self.low}:{self.high}"
@@ -70,6 +74,8 @@ class Choice:
     values: tuple[Any, ...]
 
     def __post_init__(self) -> None:
+        if not isinstance(self.values, Sequence) or isinstance(self.values, str):
+            raise UsageError(f"a Choice takes its values as one list or tuple, found {brief(self.values)}")
         if not self.values:
             raise UsageError("a choice needs at least one value")
 
