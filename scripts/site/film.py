@@ -14,6 +14,7 @@ import sys
 import tempfile
 from html import escape
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -25,7 +26,8 @@ import shoal
 from shoal.run.progress import Progress
 
 OUT = Path(__file__).resolve().parents[2] / "docs" / "pictures" / "panel.svg"
-COLUMNS, LINE, CHARACTER, SIZE = 100, 18, 8.0, 13.3  # of the terminal, and pixels of its letters
+COLUMNS, LINES = 100, 30  # of the terminal
+LINE, CHARACTER, SIZE = 18, 8.0, 13.3  # pixels of its letters
 FRAMES, SECONDS = 14, 0.8  # pictures of the film, and how long each is shown
 RUN = "runs/cartpole"
 COMMAND = "shoal train recurrent-ppo --env CartPole-v1"
@@ -40,8 +42,11 @@ class Filmed(Progress):
     def update(self, snapshot: Any) -> None:
         super().update(snapshot)
         self.path = Path(RUN)  # without the temporary folder that it lies in
-        console = Console(width=COLUMNS, file=io.StringIO(), force_terminal=True, color_system="truecolor")
-        self.pictures.append(console.render_lines(self._panel(snapshot), pad=False))
+        console = Console(
+            width=COLUMNS, height=LINES, file=io.StringIO(), force_terminal=True, color_system="truecolor"
+        )
+        with patch.object(self, "live", SimpleNamespace(console=console)):  # the panel fits the terminal that it is in
+            self.pictures.append(console.render_lines(self._panel(snapshot), pad=False))
 
 
 def film(pictures: list[list[list[Segment]]]) -> str:
