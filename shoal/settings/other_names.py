@@ -93,7 +93,7 @@ SETTINGS: dict[str, tuple[str, ...]] = {  # field or option -> names in SB3, Cle
         "epsilon_decay_frames", "epsilon_decay_steps", "eps_decay_steps", "exploration_fraction", "epsilon_timesteps",
         "eps_decay", "epsilon_decay",
     ),
-    "noise": ("action_noise", "noise_sigma", "exploration_noise_std", "exploration_noise", "exploration_sigma"),
+    "noise": ("noise_sigma", "exploration_noise_std", "exploration_noise", "exploration_sigma"),
     "random_steps": ("random_timesteps", "learning_starts", "start_timesteps"),
     "prioritised": ("prioritized_replay_buffer", "prioritized", "prioritized_replay", "per"),
     "priority_exponent": ("prio_alpha", "per_alpha", "prioritized_replay_alpha", "alpha"),

@@ -109,7 +109,7 @@ def test_train_leaves_a_complete_run(run: shoal.Run) -> None:
     assert names == {
         "config.json", "program.json", "program.mmd", "program.txt", "metrics.csv", "metrics.jsonl", "performance.csv",
         "performance.jsonl", "episodes.csv", "logs", "checkpoints", "run.lock", "summary.md",
-        "params-params.safetensors", "params.json", "report.json",
+        "params-params.safetensors", "params.json", "report.json", "live.json",
     }  # fmt: skip
     facts = json.loads((run.path / "config.json").read_text())
     assert facts["origins"]["steps"] == "argument" and facts["origins"]["envs"] == "preset classic"
