@@ -86,12 +86,14 @@ def environments(args: list[str]) -> int:
     with saying("the environments of the installed packages are being looked for"):
         module = words[0].replace("-", "_") if words else ""
         package = module.partition(".")[0]
-        own = _of_package(module) if package in {*packages(package)} - {*PACKAGES} else []
+        known = sorted(installed_environments(), key=str.lower)
+        a_kind = word and any(word == env_kind(env) for env in known)  # the package mujoco registers nothing itself
+        own = _of_package(module) if not a_kind and package in {*packages(package)} - {*PACKAGES} else []
         others = [] if own else [name for name in modules_with(word) if name not in PACKAGES]
-    for env in own or sorted(installed_environments(), key=str.lower):
+    for env in own or known:
         if own or word in env.lower() or word == env_kind(env):
             kinds = preset_kinds(env)
-            serves = [name for name, known in presets.items() if any(kind in known for kind in kinds)]
+            serves = [name for name, served in presets.items() if any(kind in served for kind in kinds)]
             rows.append((env, env_kind(env) or "", serves))
     if not rows and not others:
         raise UsageError(

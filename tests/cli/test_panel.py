@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import logging
 import math
@@ -229,6 +230,16 @@ def test_names_of_figures_have_room_in_a_window_of_eighty_columns() -> None:
 def test_the_first_update_is_awaited_until_its_steps_are_done(steps: int, told: str) -> None:
     progress = Progress("r2d2", ENV, Stop(), file=io.StringIO(), first=100.0)
     assert progress._awaited(snapshot(1, seconds=10.0, steps=steps)) == told
+
+
+def test_a_learner_that_starts_is_what_waiting_actors_wait_for() -> None:
+    progress = Progress("dqn", ENV, Stop(), file=io.StringIO(), first=100.0)
+    for phases, told in (
+        ({"start": 0.9, "wait:params": 0.1}, "environments start"),
+        ({"wait:params": 1.0}, "the learner starts"),
+    ):
+        made = dataclasses.replace(snapshot(1, seconds=10.0, steps=0), shares={"actor": phases})
+        assert progress._awaited(made) == f"after about 100 steps: {told}"
 
 
 @pytest.mark.parametrize("text, most, cut", [

@@ -42,6 +42,9 @@ def several():
 def number():
     return 7
 
+def needs_two(map, size):
+    return Sisters()
+
 def needs(task, *, level, color=1):
     return Sisters()
 
@@ -112,6 +115,8 @@ def test_an_argument_that_a_constructor_misses_is_named_as_it_is_given(module: s
         assert "missing 1 required positional argument: 'task'" in told
         assert told.endswith("; --env-kwargs.task VALUE gives it, or FILE.py:NAME names a function that makes it")
     assert "--env-kwargs.level VALUE gives it" in refusal(f"{module}:needs", {"task": "a"})
+    several = "'map' and 'size'; --env-kwargs.map VALUE --env-kwargs.size VALUE give them, or FILE.py:NAME"
+    assert several in refusal(f"{module}:needs_two")
 
 
 def test_no_name_is_suggested_that_would_be_refused(module: str) -> None:
