@@ -40,9 +40,9 @@ def test_items_a_second_are_those_since_the_snapshot_before(tmp_path: Path) -> N
         live.update(snapshot(**given))
         return json.loads((tmp_path / NAME).read_text())["items_per_second"]
 
-    live.update(snapshot(seconds=1.0, moved={"a": 99}))
-    assert not (tmp_path / NAME).exists(), "nothing is told of replicas"
-    assert told(seconds=10.0, phases=phases, moved={"a": 4}) == {}
+    live.update(snapshot(seconds=1.0))
+    assert not (tmp_path / NAME).exists(), "nothing is told of replicas or channels"
+    assert told(seconds=10.0, moved={"a": 4}) == {}, "a serial run has channels alone"
     assert told(seconds=12.0, phases=phases, moved={"a": 9, "b": 1}) == {"a": 2.5, "b": 0.5}
     assert told(seconds=15.0, phases=phases, moved={"a": 9, "b": 5}) == {"a": 0.0, "b": 1.333}
     assert told(seconds=15.0, phases=phases, moved={"a": 10, "b": 5}) == {}, "no time has passed"
