@@ -6,9 +6,10 @@ for some. CI runs it too. The long tier trains for minutes, or runs a benchmark.
 """
 
 SLOW: dict[str, tuple[str, ...]] = {
+    "benchmarks/test_table.py": ("with_the_runs_that_are_missing[15",),
     "cli/test_alerts.py": (
         "page_beside_a_training", "hangs_tells_of_it", "a_training_and_a_resumed_one_from_python",
-        "a_population_tells_of_its_end",
+        "a_population_tells_of_its_end", "a_population_shows_those_beside",
     ),
     "cli/test_call_order.py": ("module_of_a_system_is_an_attribute",),
     "cli/test_commands.py": (
@@ -30,7 +31,7 @@ SLOW: dict[str, tuple[str, ...]] = {
     "cli/test_sweep.py": (
         "ends_it_in_order[train", "within_a_word_ends_a_command_in_order[train", "ends_it_in_order[alert",
     ),
-    "cluster/test_ray.py": ("goes_from_local_processes", "node_of_actors_is_lost"),
+    "cluster/test_ray.py": ("goes_from_local_processes", "node_of_actors_is_lost", "nobody_else_reaches"),
     "docs/test_examples.py": ("searches_and_finds[own_objective",),
     "envs/test_ale.py": (
         "newest_frames[options1", "newest_frames[options2", "not_sticky_by_default", "a_lost_life_terminates_and",
@@ -58,11 +59,12 @@ SLOW: dict[str, tuple[str, ...]] = {
     ),
     "faults/test_full_disk.py": ("costs_only_itself",),
     "faults/test_fuzz.py": ("files_of_a_stranger[0",),
-    "faults/test_gone.py": ("ends[serial-replaced", "ends[serial-moved"),
+    "faults/test_gone.py": ("ends[serial-replaced", "ends[serial-moved", "ends[local-replaced", "ends[local-moved"),
     "faults/test_kills.py": ("killed_parent",),
     "faults/test_large_settings.py": ("not_printed_whole[many changes", "not_printed_whole[changes"),
     "faults/test_large_tables.py": ("is_not_read[resume", "is_not_read[compare"),
     "faults/test_left_behind.py": ("returns[3.0",),
+    "faults/test_meaningless_states.py": ("means_nothing[averages", "means_nothing[counts of too few"),
     "faults/test_portable.py": ("what_linux_has[es",),
     "faults/test_read_outside.py": (
         "when_it_was_looked_at[a population: plot", "when_it_was_looked_at[profile", "when_it_was_looked_at[init-from",
@@ -71,13 +73,18 @@ SLOW: dict[str, tuple[str, ...]] = {
     "faults/test_seeds.py": ("share_no_seed[4096", "share_no_seed[64"),
     "faults/test_signals.py": ("a_signal_in_the_first_seconds",),
     "faults/test_strange_checkpoints.py": ("large_settings_are_shown_in_part",),
-    "faults/test_strangers.py": ("no_module_beside_a_run_is_imported[start0-words0", "no_compiled_code_beside"),
+    "faults/test_strangers.py": (
+        "no_module_beside_a_run_is_imported[start0-words0", "no_compiled_code_beside",
+        "settings_of_matplotlib_beside_a_run_are_read[start1",
+    ),
     "faults/test_streams.py": (
         "can_be_written", "start_without_standard_streams", "takes_the_output[script4",
         "trains_without_standard_streams", "full_at_the_start",
     ),
     "faults/test_swapped.py": ("swapped_for_a_link[checkpoints",),
-    "faults/test_working_directory.py": ("directory_is_removed[serial", "runs_one_after_the_other_lie"),
+    "faults/test_working_directory.py": (
+        "directory_is_removed[serial", "runs_one_after_the_other_lie", "where_the_command_was_started[local",
+    ),
     "planning/test_plan.py": (
         "a_rank_is_seen_to_collect", "a_rank_that_lags", "what_an_actor_and_a_learner_do_is_seen",
     ),
@@ -88,6 +95,7 @@ SLOW: dict[str, tuple[str, ...]] = {
         "every_complete_one_is_there[7-False-5", "every_complete_one_is_there[7-True-5", "bit_for_bit[fifo-True-repeat",
         "bit_for_bit[fifo-False-repeat", "bit_for_bit[proportional-False", "bit_for_bit[proportional-True-zero",
     ),
+    "runtime/test_background.py": ("stepped_when_it_is_due[serial",),
     "runtime/test_conformance_groups.py": ("goes_on_where_it_was_saved[LocalRuntime-while",),
     "runtime/test_loggers.py": ("same_run_of_the_back_end",),
     "runtime/test_metrics.py": (
@@ -155,6 +163,7 @@ SLOW: dict[str, tuple[str, ...]] = {
         "what_one_learns[True-True-False-all-of three", "what_one_learns[False-False-False-all-images",
         "what_one_learns[True-True-False-all-vectors", "what_one_learns[False-True-True-all-of three",
     ),
+    "systems/test_qt_opt_learners.py": ("comes_back[server",),
     "systems/test_qt_opt.py": ("share_of_online_data_rises", "a_killed_role_comes_back[updater"),
     "systems/test_r2d2.py": (
         "reproduces_the_actors_values[CartPole-v1-lstm", "reproduces_the_actors_values[toy:memory-gru",
@@ -172,6 +181,7 @@ SLOW: dict[str, tuple[str, ...]] = {
     ),
     "systems/test_trajectories.py": ("frames_kept_once_give_the_stacks_back[False",),
     "test_faults_script.py": ("",),
+    "watch/test_light.py": ("sleeps_until_a_signal",),
     "test_packaging.py": ("source_distribution_has_no_part",),
     "test_structure.py": ("mypy_reads_every_test",),
 }  # fmt: skip
