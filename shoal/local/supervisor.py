@@ -265,7 +265,7 @@ class Supervisor:
 
     def _items_moved(self) -> dict[str, int]:
         """channel -> items put into it since the launch; not of rings that others hold, where none arrives here."""
-        moved = {name: ring.moved(self._arena, r) for name, r in self._plan.rings.items()}
+        moved = {name: int(ring.moved(self._arena, r).sum()) for name, r in self._plan.rings.items()}
         return {name: n for name, n in moved.items() if n}
 
     def _used(self) -> int:

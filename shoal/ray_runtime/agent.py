@@ -33,6 +33,7 @@ from shoal.program import Program
 from shoal.ray_runtime.collective import AllReduce, Store
 from shoal.ray_runtime.control import Control
 from shoal.ray_runtime.incoming import Incoming
+from shoal.ray_runtime.news import DIED, Event, News
 from shoal.ray_runtime.outgoing import Outgoing, Peer
 from shoal.ray_runtime.routes import Route
 from shoal.ray_runtime.versions import versions
@@ -45,7 +46,6 @@ from shoal.shm.layout import LINE, Plan
 from shoal.types import Values
 
 PERIOD = 0.1  # seconds between two reports to the driver, where nothing is urgent
-DIED = "died"  # the kind of event that a replica's process has ended
 # seconds without a word from the driver after which an agent ends its processes and itself
 DRIVER_TIMEOUT_SECONDS = 90.0
 # the same before the first word, for which the driver waits until the slowest agent is there
@@ -80,23 +80,6 @@ class Life:
     resume: Checkpoint | None
     again: bool
     gpu: str | None
-
-
-Event = tuple[str, int, int, Message]  # role, index, generation; a message of its own, or (DIED, (exit code, cause))
-
-
-@dataclass
-class News:
-    """What an agent tells the driver: its control lines, and the events that the driver has not heard of yet, the last
-    of which is the agent's ``number``."""
-
-    control: np.ndarray
-    stop: int
-    events: list[Event]
-    number: int
-    fill: dict[str, float]
-    used: int
-    traffic: dict[str, tuple[int, int]]
 
 
 class Agent:
@@ -200,9 +183,11 @@ class Agent:
             begin = self._number - len(self._happened)
             del self._happened[: max(0, heard - begin)]
             events, number, self._hurry = list(self._happened), self._number, False
-        fill = {name: ring.fill(self._arena, r) for name, r in self._orders.plan.rings.items()}
+        rings = self._orders.plan.rings
+        fill = {name: ring.fill(self._arena, r) for name, r in rings.items()}
+        moved = {name: ring.moved(self._arena, r) for name, r in rings.items()}
         return News(
-            self._control.copy(), self._control.stop, events, number, fill, memory.used(), self.traffic()
+            self._control.copy(), self._control.stop, events, number, fill, moved, memory.used(), self.traffic()
         )  # fmt: skip
 
     def traffic(self) -> dict[str, tuple[int, int]]:

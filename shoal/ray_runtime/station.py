@@ -18,8 +18,8 @@ import ray
 from shoal.local.replica import Replica
 from shoal.local.telemetry import Message
 from shoal.program import RoleSpec
-from shoal.ray_runtime.agent import News
 from shoal.ray_runtime.insistent import RETRY_SECONDS, tell
+from shoal.ray_runtime.news import News
 
 NODE_TIMEOUT_SECONDS = 30.0  # seconds without an answer after which a node counts as lost
 

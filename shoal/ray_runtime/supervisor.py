@@ -25,10 +25,11 @@ from shoal.local.failures import Failures
 from shoal.local.replica import Replica
 from shoal.local.supervisor import Supervisor
 from shoal.program import Program, RoleSpec
-from shoal.ray_runtime import routes
-from shoal.ray_runtime.agent import DIED, Agent, Life, News, Orders
+from shoal.ray_runtime import news as of_nodes, routes
+from shoal.ray_runtime.agent import Agent, Life, Orders
 from shoal.ray_runtime.control import Control
 from shoal.ray_runtime.head import Head
+from shoal.ray_runtime.news import DIED, News
 from shoal.ray_runtime.places import Places
 from shoal.ray_runtime.station import RemoteProcess, RemoteReplica, Station
 from shoal.ray_runtime.versions import compare
@@ -271,12 +272,10 @@ class RaySupervisor(Supervisor):
 
     # ------------------------------------------------------------------------------------- figures
     def _fill(self) -> dict[str, float]:
-        """The share of the slots that writers see: those of their own nodes, and of the readers'."""
-        out: dict[str, float] = {}
-        for news in self._latest():
-            for name, share in news.fill.items():
-                out[name] = min(1.0, out.get(name, 0.0) + share)
-        return out
+        return of_nodes.fill(self._latest())
+
+    def _items_moved(self) -> dict[str, int]:
+        return of_nodes.items_moved(self._latest())
 
     def _used(self) -> int:
         return sum(news.used for news in self._latest()) + int(psutil.Process().memory_info().rss)

@@ -29,7 +29,7 @@ class LiveFile:
         rates: dict[str, float] = {}
         if before is not None and snapshot.seconds > before.seconds:
             seconds = snapshot.seconds - before.seconds
-            rates = {name: round((n - before.moved.get(name, 0)) / seconds, 3) for name, n in snapshot.moved.items()}
+            rates = {name: round(max(0, n - before.moved.get(name, 0)) / seconds, 3) for name, n in snapshot.moved.items()}
         facts = {
             "format": RUN_FORMAT, "row": snapshot.row, "seconds": round(snapshot.seconds, 3),
             "phases": snapshot.phases, "items_per_second": rates,

@@ -268,9 +268,10 @@ def fill(arena: Arena, layout: RingLayout) -> float:
     return float((heads - tails).sum()) / (layout.writers * layout.channel.capacity)
 
 
-def moved(arena: Arena, layout: RingLayout) -> int:
-    """Return the number of items put into a channel since the launch."""
-    return int(arena.array(layout.heads, (layout.writers, LINE), np.int64)[:, 0].sum())
+def moved(arena: Arena, layout: RingLayout) -> np.ndarray:
+    """Return the number of items that each writer of a channel has put since the launch, int64 of shape [writers]."""
+    items: np.ndarray = arena.array(layout.heads, (layout.writers, LINE), np.int64)[:, 0].copy()
+    return items
 
 
 def coerce(channel: str, name: str, source: np.ndarray | None, target: np.ndarray) -> np.ndarray:

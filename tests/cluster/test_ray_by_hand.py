@@ -22,8 +22,9 @@ from shoal.program import Channel, Program, RoleSpec
 from shoal.ray_runtime import agent as agent_module, routes, station as station_module
 from shoal.ray_runtime.agent import Agent, Life, Orders
 from shoal.ray_runtime.control import Control
+from shoal.ray_runtime.news import fill, items_moved
 from shoal.ray_runtime.station import RemoteReplica, Station
-from shoal.ray_runtime.supervisor import RaySupervisor, _newer
+from shoal.ray_runtime.supervisor import _newer
 from shoal.records.checkpoint import SaveOptions
 from shoal.replay import TableSpec
 from shoal.shm import layout
@@ -163,8 +164,15 @@ def test_of_two_nodes_boards_each_writers_latest_row_is_saved() -> None:
 
 def test_a_ring_on_two_nodes_is_as_full_as_both_parts_and_never_more_than_full() -> None:
     news = [SimpleNamespace(fill={"a": 0.25, "b": 0.75}), SimpleNamespace(fill={"a": 0.5, "b": 0.5, "c": 0.125})]
-    found = RaySupervisor._fill(SimpleNamespace(_latest=lambda: news))  # type: ignore[arg-type]
-    assert found == {"a": 0.75, "b": 1.0, "c": 0.125}
+    assert fill(news) == {"a": 0.75, "b": 1.0, "c": 0.125}  # type: ignore[arg-type]
+
+
+def test_an_item_that_went_from_node_to_node_is_counted_once() -> None:
+    """Writer 0 is on the first node, with the reader; of the seven items that writer 1 has put elsewhere, five came."""
+    first = SimpleNamespace(moved={"a": np.array([3, 5]), "b": np.array([0])})
+    second = SimpleNamespace(moved={"a": np.array([0, 7]), "b": np.array([0]), "c": np.array([2])})
+    assert items_moved([first, second]) == items_moved([second, first]) == {"a": 10, "c": 2}  # type: ignore[list-item]
+    assert items_moved([]) == {}
 
 
 def test_the_items_of_each_writer_go_to_the_reader_that_has_its_ring() -> None:

@@ -108,6 +108,14 @@ def test_a_copy_is_the_parent_bit_for_bit_and_then_goes_its_own_way(tmp_path: Pa
     assert after[0].returns != after[1].returns  # other seeds
 
 
+def test_a_slice_takes_no_less_time_for_the_writing_of_the_checkpoint_before(tmp_path: Path) -> None:
+    train_slice(piece(tmp_path, 64))
+    (manifest,) = (tmp_path / "checkpoints").glob("*/manifest.json")
+    facts = json.loads(manifest.read_text())
+    manifest.write_text(json.dumps(facts | {"seconds": facts["seconds"] + 1000.0}))
+    assert 0.0 < train_slice(piece(tmp_path, 128)).seconds < 60.0
+
+
 def test_a_population_survives_kills_and_a_signal_and_is_read_by_every_command(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -161,13 +161,14 @@ def train_slice(task: Slice) -> Reached:
         }  # fmt: skip
         drawings = {"program.mmd": draw.mermaid(program), "program.txt": draw.text(program)}
         directory.describe(settings, drawings, _provenance(task.system, str(task.values["env"])))
-        pending = 0
+        pending, before = 0, 0.0
         if checkpoint is not None:
             with checkpoint.fitting(RUN):
-                pending = len(checkpoint.read(RUN)["aggregator"]["new_episodes"])
+                counted = checkpoint.read(RUN)["aggregator"]
+                # not the seconds of the manifest, in which the writing of the checkpoint is included
+                pending, before = len(counted["new_episodes"]), float(counted["seconds"])
         episodes = _Episodes(pending)
         saving = SaveOptions(task.path / FOLDER, 0.0, options.checkpoint_replay_gb * 1e9, launch=directory.lock.launch)
-        before = 0.0 if checkpoint is None else float(checkpoint.manifest["seconds"])
         report = make_runtime(task.runtime, options.hang_timeout).launch(program, Launch(
             seed=task.seed, stop=options.stop(task.until), run_dir=task.path,
             observers=[directory, episodes], saving=saving, resume=checkpoint, exact=False,
