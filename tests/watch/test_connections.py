@@ -18,6 +18,7 @@ pytest.importorskip("uvicorn", reason="needs the extra watch")
 pytest.importorskip("plotly", reason="needs the extra watch")
 
 from shoal.api import UsageError
+from shoal.cli import main as cli
 from shoal.watch import connection, server
 from watch.runs import write_run
 
@@ -108,6 +109,24 @@ def test_a_host_that_cannot_be_one_is_refused_in_one_sentence(host: str) -> None
     with pytest.raises(UsageError, match=r"listen on|expects an address") as refused:
         server.listen(host, 0)
     assert len(str(refused.value)) < 400 and "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("host, told", [("127.0.0.1", False), ("localhost", False), ("127.0.0.2", True), ("0.0.0.0", True)])
+def test_who_listens_where_others_are_is_told_what_they_can_read(
+    host: str, told: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(self: object, sockets: list[socket.socket]) -> None:
+        heard.extend(sock.getsockname() for sock in sockets)
+        sockets[0].close()
+
+    heard: list[tuple[str, int]] = []
+    monkeypatch.setattr("shoal.watch.quiet.QuietServer.run", run)
+    assert cli.main(["watch", str(write_run(tmp_path / "r")), "--host", host]) == 0
+    out, err = capsys.readouterr()
+    ((name, port),) = heard
+    assert name == {"localhost": HOST}.get(host, host) and f":{port}/?token=" in out
+    assert (f"whoever reaches {host} and has this address can read these runs; nothing is encrypted" in err) == told
+    assert (f"ssh -L {port}:127.0.0.1:{port} HOST" in err) == told and (told or not err)
 
 
 def test_a_log_has_one_line_a_minute_of_a_kind_and_counts_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
