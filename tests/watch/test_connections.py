@@ -111,7 +111,9 @@ def test_a_host_that_cannot_be_one_is_refused_in_one_sentence(host: str) -> None
     assert len(str(refused.value)) < 400 and "\n" not in str(refused.value)
 
 
-@pytest.mark.parametrize("host, told", [("127.0.0.1", False), ("localhost", False), ("127.0.0.2", True), ("0.0.0.0", True)])
+@pytest.mark.parametrize(
+    "host, told", [("127.0.0.1", False), ("localhost", False), ("127.0.0.2", True), ("0.0.0.0", True)]
+)
 def test_who_listens_where_others_are_is_told_what_they_can_read(
     host: str, told: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
