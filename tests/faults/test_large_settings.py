@@ -15,6 +15,7 @@ from shoal.api import UsageError
 from shoal.cli.main import main
 from shoal.records.damage import read_json
 from shoal.records.run_dir import RunDirectory
+from shoal.run.changes import MOST_RESUMED, note
 
 pytestmark = pytest.mark.timeout(110)
 LONG = "x" * 300_000
@@ -97,6 +98,15 @@ def test_a_report_shows_the_latest_changes(
     out = capsys.readouterr().out
     assert "3 earlier changes, which config.json lists" in out and " at 2 steps" not in out
     assert out.count(" at 3 steps") == out.count("s19 0 -> 1, 10 more settings at 3 steps") == 20
+
+
+def test_a_run_that_is_resumed_again_and_again_keeps_its_latest_changes() -> None:
+    facts: dict[str, Any] = {"config": {"a": 0}, "origins": {}}
+    for n in range(MOST_RESUMED + 5):
+        note(facts, {"a": n}, {"a": n + 1}, steps=n)
+    assert facts["resumed"] == list(range(5, MOST_RESUMED + 5))
+    assert [change["steps"] for change in facts["changes"]] == facts["resumed"]
+    assert facts["changes"][-1]["settings"] == {"a": [MOST_RESUMED + 4, MOST_RESUMED + 5]}
 
 
 def test_what_could_not_be_read_again_is_not_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
