@@ -83,6 +83,33 @@ def test_the_page_of_a_running_run_moves_and_survives_its_server(page: Any, tmp_
         page.wait_for_function("() => document.body.innerText.includes('ended: steps')")
 
 
+def test_what_needs_no_chart_does_not_wait_for_the_library_and_one_that_failed_is_asked_for_again(
+    page: Any, tmp_path: Path
+) -> None:
+    for name in ("one", "two"):
+        write_run(tmp_path / name)
+    page.set_default_timeout(6_000)
+    asked: list[Any] = []
+    page.route("**/plotly.min.js", lambda route: asked.append(route))
+    with serving(tmp_path) as (address, _):
+        page.goto(address)
+        page.wait_for_selector("tr:nth-child(2)")
+        page.wait_for_load_state("networkidle")
+        assert not asked, "the list has no chart"
+        page.get_by_text("one", exact=True).click()
+        page.wait_for_selector("rect.fill")  # the program, before the library is there
+        page.wait_for_function("() => document.title.includes('one')")
+        for _ in range(200):
+            page.wait_for_timeout(20 if not asked else 0)
+        assert page.evaluate("() => !window.Plotly")
+        asked.pop().abort()
+        page.wait_for_function("() => document.getElementById('link').textContent.includes('did not load')")
+        for _ in range(200):
+            page.wait_for_timeout(20 if not asked else 0)
+        asked.pop().continue_()
+        page.wait_for_function("() => document.querySelector('.chart')?.data")
+
+
 def test_the_picture_is_as_drawn_whatever_the_replicas_change_to(page: Any, tmp_path: Path) -> None:
     """Each symbol has another shape; a replica that worked and now waits has no colour of its old one."""
     path = write_run(tmp_path / "one")

@@ -10,21 +10,26 @@ const NO_LOG = "no log yet (the serial runtime writes none)";
 const UNENDED = ["running", "failed", "killed", "ended"];  // states; any other is the reason for which a run ended
 const chosen = {};  // what was chosen for each set of runs, while this page is open
 
-async function plotly() {
-  for (let tries = 0; !window.Plotly; tries++) {
-    if (tries > 600) throw new Error("the chart library did not load");
-    await new Promise((done) => setTimeout(done, 50));
-  }
-  return window.Plotly;
+// Reading this script takes a second or more, so it begins once what needs no chart is on the screen.
+let library;
+function plotly() {
+  library ||= new Promise((done, fail) => {
+    const script = h("script", { src: "/static/plotly.min.js", onload: () => done(window.Plotly), onerror: () => {
+      library = undefined;
+      fail(new Error("the chart library did not load"));
+    } });
+    requestAnimationFrame(() => setTimeout(() => document.head.append(script)));
+  });
+  return library;
 }
 
 // A finger that moves over a chart moves the page; its buttons would lie over the title.
 const TOUCH = matchMedia("(hover: none)").matches;
 
 async function draw(parent, figures) {
-  const library = await plotly();
+  const drawing = await plotly();
   while (parent.children.length > figures.length) {
-    library.purge(parent.lastChild);
+    drawing.purge(parent.lastChild);
     parent.lastChild.remove();
   }
   while (parent.children.length < figures.length) parent.append(h("div", { class: "chart" }));  // before any is measured
@@ -33,7 +38,7 @@ async function draw(parent, figures) {
       figure.layout.dragmode = false;
       figure.config.displayModeBar = false;
     }
-    await library.react(parent.children[i], figure);
+    await drawing.react(parent.children[i], figure);
   }
 }
 
@@ -186,8 +191,8 @@ const parts = {
         h("dd", name === "state" ? { class: state.running ? "state running" : "state" } : {}, value, age ? h("small", {}, ` (${age})`) : ""))));
       moving.update(state);
       if (drawn !== state.row && state.first.length) {
-        drawn = state.row;
         await draw(charts, (await ask("curves", { run: [at.name], metric: state.first, x: "steps" })).figures);
+        drawn = state.row;  // once it is: a library that failed to load is asked for again
       }
     };
   },
