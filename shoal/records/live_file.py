@@ -29,7 +29,8 @@ class LiveFile:
         rates: dict[str, float] = {}
         if before is not None and snapshot.seconds > before.seconds:
             seconds = snapshot.seconds - before.seconds
-            rates = {name: round(max(0, n - before.moved.get(name, 0)) / seconds, 3) for name, n in snapshot.moved.items()}
+            for name, n in snapshot.moved.items():  # fewer than before, where a node of a cluster was lost
+                rates[name] = round(max(0, n - before.moved.get(name, 0)) / seconds, 3)
         facts = {
             "format": RUN_FORMAT, "row": snapshot.row, "seconds": round(snapshot.seconds, 3),
             "phases": snapshot.phases, "items_per_second": rates,

@@ -46,6 +46,7 @@ def test_items_a_second_are_those_since_the_snapshot_before(tmp_path: Path) -> N
     assert told(seconds=12.0, phases=phases, moved={"a": 9, "b": 1}) == {"a": 2.5, "b": 0.5}
     assert told(seconds=15.0, phases=phases, moved={"a": 9, "b": 5}) == {"a": 0.0, "b": 1.333}
     assert told(seconds=15.0, phases=phases, moved={"a": 10, "b": 5}) == {}, "no time has passed"
+    assert told(seconds=16.0, phases=phases, moved={"a": 7, "b": 6}) == {"a": 0.0, "b": 1.0}, "a node was lost"
 
 
 def test_a_row_of_performance_is_rounded_and_leaves_out_what_is_not_known() -> None:
